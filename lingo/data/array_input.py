@@ -1,4 +1,4 @@
-"""NumPy arrays as an input: those of a `.npz` file, or what a function of the user's returns.
+"""NumPy arrays as an input, from a `.npz` file or from a function of the user's.
 
     ArrayInput.params(file="digits.npz", batch_size=32)
     ArrayInput.params(function=load_digits, arguments={"split": "train"}, batch_size=32)
@@ -31,22 +31,22 @@ from lingo.storage.files import open_atomic
 class ArrayInput(example_input.IndexedInput):
     """Arrays in memory, {name: [N, ...]}: example i is entry i of each.
 
-    They are in a `.npz` file, as `np.savez` writes it, or returned by a function of the user's
-    file. Examples come in a new order each epoch.
+    They come from a `.npz` file, as `np.savez` writes it, or from a function in the user's file.
+    Examples come in a new order each epoch.
     """
 
     file: FilePath | None = None  # a .npz file; None: function returns the arrays
     function: Function | None = None  # returns {name: array [N, ...]}; None: file has them
-    arguments: dict[str, Any] = {}  # of the function, by name
+    arguments: dict[str, Any] = {}  # the function's keyword arguments
 
     def check(self) -> None:
         super().check()
         p = self.p
         if (p.file is None) == (p.function is None):
             given = "both" if p.file else "neither"
-            raise ParamError(f"give file or function, which has the arrays; {given} is set")
+            raise ParamError(f"the arrays need either file or function; {given} is set")
         if p.arguments and p.function is None:
-            raise ParamError(f"arguments={dict(p.arguments)!r:.80} are for a function")
+            raise ParamError(f"arguments={dict(p.arguments)!r:.80} need a function, which is None")
 
     def setup(self) -> None:
         super().setup()
@@ -96,31 +96,31 @@ class ArrayInput(example_input.IndexedInput):
         """Returns the arrays of the file or function."""
         where = self._where()
         if self.p.function is None:
-            found: Any = _read_npz(self.p.file)
+            named: Any = _read_npz(self.p.file)
         else:
-            found = example_input.call_function(self.p.function, self.p.arguments)
-        if not isinstance(found, Mapping):
+            named = example_input.call_function(self.p.function, self.p.arguments)
+        if not isinstance(named, Mapping):
             raise ParamError(
-                f"{where} returned {describe_kind(found)}, not a dict: {{name: array [N, ...]}}"
+                f"{where} returned {describe_kind(named)}, not a dict: {{name: array [N, ...]}}"
             )
-        arrays = example_input.to_arrays(found, where)
+        arrays = example_input.to_arrays(named, where)
         if scalars := [name for name, array in arrays.items() if not array.ndim]:
-            raise ParamError(f"{where}: {scalars[0]!r} is a single value: arrays are [N, ...]")
+            raise ParamError(f"{where}: {scalars[0]!r} is a single value, not an array [N, ...]")
         sizes = {name: len(array) for name, array in arrays.items()}
         if len(set(sizes.values())) > 1:
             listed = ", ".join(f"{name!r} {size}" for name, size in sizes.items())
-            raise ParamError(f"{where}: all arrays have one entry per example, but have {listed}")
+            raise ParamError(f"{where}: all arrays need equally many entries, but have {listed}")
         if not all(sizes.values()):
             raise DataError(f"{where} holds no examples.")
         return dict(example_input.check_names(where, arrays))
 
 
 def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any], **fields: Any) -> Params:
-    """Writes arrays {name: [N, ...]} into a `.npz` file; returns params of the ArrayInput of it.
+    """Writes arrays {name: [N, ...]} into a `.npz` file; returns params of an ArrayInput of it.
 
-    So arrays that a program or notebook has in memory become data of a run that any process can
-    resume. `fields` are those of the ArrayInput. Raises ParamError for a name without `.npz`, and
-    StorageError if the file cannot be written.
+    With the arrays of a program or notebook in a file, any process can resume a run on them.
+    `fields` are further fields of the ArrayInput. Raises ParamError unless the file's name ends in
+    `.npz`, and StorageError if the file cannot be written.
     """
     if os.path.splitext(path := os.fspath(file))[1] != ".npz":
         raise ParamError(f"{path!r} does not end in .npz")
@@ -132,7 +132,7 @@ def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any], **fiel
 
 
 def _storable(array: np.ndarray, name: str) -> np.ndarray:
-    """Returns an array as a file holds it: texts as those of NumPy, which need no pickles."""
+    """Returns an array for a file; texts get NumPy's type for bytes, which needs no pickle."""
     if array.dtype != object:
         return array
     stored = np.array(array.tolist(), bytes).reshape(array.shape)
@@ -142,7 +142,7 @@ def _storable(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _read_npz(file: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of a `.npz` file; raises DataError if it is none, or damaged."""
+    """Returns the arrays of a `.npz` file; raises DataError for a damaged or other file."""
     with open_file(file) as stream:
         try:
             return read_archive(stream)

@@ -1,7 +1,7 @@
-"""Text in buckets: every row is one document, every batch has documents of similar length.
+"""Text in buckets: a row holds one document, and a batch holds documents of similar length.
 
 Nothing is packed, so no attention mask has to separate neighbours, and there is little padding. In
-return the shape of a batch changes from step to step: a program is traced once for each shape, and
+return, the shape of a batch changes from step to step: a program is traced once per shape, and
 steps of different shapes cannot share one loop.
 
 Axes: B examples (rows), T tokens per row, N documents.
@@ -36,7 +36,7 @@ class _Orders(NamedTuple):
 
     batches: np.ndarray  # int64 [number of batches], their indices in the order of the epoch
     rows_before: np.ndarray  # int64 [number of batches], rows before each of them
-    members: list[np.ndarray]  # of each bucket, int64 indices of its pieces in the epoch's order
+    members: list[np.ndarray]  # per bucket: int64 indices of its pieces, in the epoch's order
 
 
 class Buckets:
@@ -47,7 +47,7 @@ class Buckets:
     batches and of a bucket's pieces anew; `seed=None` keeps the order of the documents.
 
     Args:
-        lengths: int64 [N], tokens of each document, its end included.
+        lengths: int64 [N], tokens of each document, its end token included.
         boundaries: T of each bucket, ascending.
         rows: B of each bucket.
     """
@@ -93,23 +93,25 @@ class Buckets:
 class BucketedInput(DocumentInput):
     """Rows of one document each, padded to the length of their bucket; one bucket per batch.
 
-    `batch_size` is that of the last bucket; see `constant_tokens` for the others. Every row counts
-    as an example of the run, also the padding rows (weight 0) of a bucket's last batch in an epoch.
+    `batch_size` is the number of rows in a batch of the last bucket; with `constant_tokens`, other
+    buckets have more. Every row counts as an example of the run, even the padding rows (weight 0)
+    in a bucket's last batch of an epoch.
     """
 
-    boundaries: list[int] = [64, 128, 256, 512]  # tokens a row of each bucket; longer text is cut
-    constant_tokens: bool = True  # shorter buckets have more rows: about equal tokens a batch
+    boundaries: list[int] = [64, 128, 256, 512]  # tokens per row of each bucket; longer text is cut
+    constant_tokens: bool = True  # more rows in shorter buckets, for about equal tokens per batch
 
     def check(self) -> None:
         super().check()
         bounds = self.p.boundaries
         if not bounds or bounds[0] < 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
-            raise ParamError(f"boundaries={list(bounds)} must be positive and ascend")
+            raise ParamError(f"boundaries={list(bounds)} must be positive and ascending")
 
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
         """Returns the arrays of `Input.batch`, [B], and of `fill_rows`, [B, T] and [B].
 
-        T is that of the step's bucket, and B its number of rows unless `rows` selects some.
+        T is the row length of the step's bucket; B is its number of rows, unless `rows` selects
+        fewer.
         """
         self.check_step(step)
         plan = self._planned_batch(step)
@@ -158,6 +160,6 @@ class BucketedInput(DocumentInput):
         return self._plan.batch(*divmod(step, self._plan.num_batches))
 
     def _rows(self) -> list[int]:
-        """Returns B of each bucket: multiples of `batch_size`, so that replicas split all alike."""
+        """Returns B per bucket: multiples of `batch_size`, which replicas can split evenly."""
         longest, size = self.p.boundaries[-1], self.p.batch_size
         return [size * (longest // b if self.p.constant_tokens else 1) for b in self.p.boundaries]

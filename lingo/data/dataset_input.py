@@ -2,9 +2,9 @@
 
     DatasetInput.params(function=load_dataset, batch_size=32)
 
-A dataset has no example number 1000: a resumed run reads the epoch again from its start, and skips
-the examples that it has had. That needs a dataset that returns the same examples in the same order
-whenever it is made, so one that keeps state or draws without a seed is refused.
+A dataset has no random access: a resumed run reads the epoch again from its start, and skips the
+examples that it has already seen. This needs a dataset that returns the same examples in the same
+order each time it is made. So a dataset that keeps state, or draws without a seed, is refused.
 
 Axes: N examples of an epoch, B of a batch.
 """
@@ -35,40 +35,40 @@ from lingo.data.sequence_input import name_parts
 from lingo.data.tensor_input import stateful_operations
 from lingo.ops.kind import describe_kind
 
-_PROBED = 64  # first examples, whose content identifies the data
-_PLUMBING = re.compile(r"^\{\{.*?\}\} |\s*\[(\[|Op:).*$", re.DOTALL)  # of TensorFlow's errors
-_TRANSPARENT = ("OptionsDataset", "PrefetchDataset")  # have the elements of their input
+_PROBED = 64  # number of first examples, whose content identifies the data
+_PLUMBING = re.compile(r"^\{\{.*?\}\} |\s*\[(\[|Op:).*$", re.DOTALL)  # in TensorFlow's errors
+_TRANSPARENT = ("OptionsDataset", "PrefetchDataset")  # they have the same elements as their input
 _BATCHES = ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset")
 
 
 class DatasetInput(ExampleInput):
     """The elements of a `tf.data.Dataset` that a function of the user's file returns.
 
-    An element is one example, so the dataset is neither batched nor repeated: a dict of tensors, or
-    a tuple of them, which `names` names. An epoch has the elements in the order of the dataset. If
-    the function takes an `epoch`, it is called for each epoch with its number from 0, and may
-    shuffle by it: `dataset.shuffle(10_000, seed=epoch)`.
+    An element is one example, so the dataset must not be batched or repeated. It is a dict of
+    tensors, or a tuple of tensors, which get their names from `names`. An epoch has the elements in
+    the dataset's order. If the function takes an argument `epoch`, it is called for each epoch with
+    the epoch's number (from 0), and may use it to shuffle: `dataset.shuffle(10_000, seed=epoch)`.
     """
 
     function: Function  # returns the dataset
-    arguments: dict[str, Any] = {}  # of the function, by name, besides `epoch`
-    names: list[str] = []  # of the parts of an element that is a tuple
-    num_elements: int | None = None  # of an epoch; None: the dataset knows it, or they are counted
+    arguments: dict[str, Any] = {}  # the function's keyword arguments, without `epoch`
+    names: list[str] = []  # of an element's parts, if elements are tuples
+    num_elements: int | None = None  # per epoch; None: the dataset's cardinality, or counted
 
     def check(self) -> None:
         super().check()
         ranges.check_positive(self.p, "num_elements")
         if "epoch" in self.p.arguments:
-            raise ParamError("arguments has 'epoch', which is the number of the epoch, from 0")
+            raise ParamError("arguments has 'epoch', which lingo passes itself: leave it out")
 
     def setup(self) -> None:
         super().setup()
         self._size = functools.cache(self._open)
         self._reader = _Reader(self._elements)
-        self._seconds = 0.0  # of reading an element, once the data is open
+        self._seconds = 0.0  # to read an element, measured by `prepare`
 
     def prepare(self, *, progress: Progress | None = None) -> None:
-        """Calls the function, checks its dataset and counts the elements if nobody knows how many.
+        """Calls the function, checks its dataset, and counts elements if their number is unknown.
 
         Raises ParamError if the dataset keeps state, is batched or has no end, or if its elements
         are not examples; DataError if it is empty or cannot be read.
@@ -87,7 +87,7 @@ class DatasetInput(ExampleInput):
         if (seconds := self._seconds * size) < 1:
             return []
         return [
-            "a tf.data.Dataset is resumed by reading again what was read in the epoch: up to"
+            "a run on a tf.data.Dataset resumes by reading the epoch again from its start: up to"
             f" {size:,} examples, about {seconds:.0f} s here"
         ]
 
@@ -102,13 +102,13 @@ class DatasetInput(ExampleInput):
             if element is None:
                 raise DataError(
                     f"{label(self.p.function)}: epoch {epoch} has no element {index}, but"
-                    f" {size} are expected of each"
+                    f" every epoch needs {size} elements"
                 )
             rows.append(element)
         return stack_examples(rows, label(self.p.function))
 
     def fingerprint(self) -> dict[str, Any]:
-        """Returns the function, the number of examples and a digest of the first of them."""
+        """Returns the function, the number of examples and a digest of the first examples."""
         digest, size = hashlib.sha256(), self.num_examples()
         for element in itertools.islice(self._elements(0), _PROBED):
             for name, array in sorted(element.items()):
@@ -117,7 +117,7 @@ class DatasetInput(ExampleInput):
         return {"source": label(self.p.function), "examples": size, "digest": digest.hexdigest()}
 
     def _dataset(self, epoch: int) -> tf.data.Dataset:
-        """Returns a new dataset, so that a shuffle in it begins anew."""
+        """Returns a new dataset, so that its shuffles start anew."""
         arguments = dict(self.p.arguments)
         if "epoch" in inspect.signature(self.p.function).parameters:
             arguments["epoch"] = epoch
@@ -154,7 +154,7 @@ class DatasetInput(ExampleInput):
         known = int(dataset.cardinality())
         if known == tf.data.INFINITE_CARDINALITY:
             raise ParamError(
-                f"{where}: the dataset has no end: leave out .repeat(), as epochs are counted here"
+                f"{where}: the dataset has no end: leave out .repeat(), as the input repeats it"
             )
         if known == tf.data.UNKNOWN_CARDINALITY:
             known = sum(1 for _ in self._read_dataset(dataset))
@@ -164,7 +164,7 @@ class DatasetInput(ExampleInput):
 
 
 class _Reader:
-    """Reads elements by epoch and index; forward it continues, backward it begins the epoch anew.
+    """Reads elements by epoch and index: forward it continues, backward it restarts the epoch.
 
     Several threads may read.
     """
@@ -190,34 +190,35 @@ class _Reader:
 
 
 def check_dataset(dataset: tf.data.Dataset, where: str) -> None:
-    """Raises ParamError if a dataset is batched, or it or one it is made of cannot be repeated.
+    """Raises ParamError if a dataset is batched, or may have other elements when it is made again.
 
-    Those that keep state or lack a seed cannot. `where` says in errors where it comes from.
+    It may if it, or a dataset inside it, keeps state or lacks a seed. Errors begin with `where`,
+    the dataset's origin.
     """
     last = dataset
     while (kind := _kind(last)) in _TRANSPARENT:
         (last,) = last._inputs()
     if kind in _BATCHES:
         raise ParamError(
-            f"{where}: the dataset ends in batches, but an element is one example: leave out"
-            " .batch(), as the input makes batches. If each of them is one example, such as a"
+            f"{where}: the dataset is batched, but an element must be one example: leave out"
+            " .batch(), as the input makes batches. If a batch is meant as one example, such as a"
             " window, add .map(lambda element: element)"
         )
     waiting = [dataset]
     while waiting:
-        one = waiting.pop()
-        waiting += one._inputs()  # TensorFlow has no public name for these and for functions
-        kind = _kind(one)
-        if _lacks_seed(one):
+        part = waiting.pop()
+        waiting += part._inputs()  # inputs and functions have no public names in TensorFlow
+        kind = _kind(part)
+        if _lacks_seed(part):
             raise ParamError(
-                f"{where}: {kind} has no seed, so no run could be resumed: give it one,"
-                " shuffle(10_000, seed=epoch) in a function of `epoch`"
+                f"{where}: {kind} has no seed, so no run could be resumed: set one, such as"
+                " shuffle(10_000, seed=epoch) in a function that takes `epoch`"
             )
-        for function in one._functions():
+        for function in part._functions():
             for operation in stateful_operations(function.function.graph):
                 raise ParamError(
-                    f"{where}: {kind} uses {operation}. The same elements must come whenever the"
-                    " dataset is made: draw by tf.random.stateless_*, or use `augment`; for Python"
+                    f"{where}: {kind} uses {operation}. A dataset must have the same elements each"
+                    " time it is made: draw by tf.random.stateless_*, or in `augment`; for Python"
                     " code there is SequenceInput"
                 )
 
@@ -227,6 +228,6 @@ def _kind(dataset: tf.data.Dataset) -> str:
 
 
 def _lacks_seed(dataset: tf.data.Dataset) -> bool:
-    """Returns whether a dataset draws random numbers of which nobody has set the seed."""
+    """Returns whether a dataset draws random numbers without a seed that the user has set."""
     seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
     return all(seed is not None and int(seed) == 0 for seed in seeds)

@@ -1,4 +1,4 @@
-"""`DerivedInput` is made of another input; `RepeatedInput` repeats the first batches of one."""
+"""`DerivedInput` changes another input's examples; `RepeatedInput` repeats its first batches."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lingo.data.prompt import Prompt
 
 
 class DerivedInput(Input, interface=True):
-    """Another input's examples in another form: what a subclass does not define is that input's.
+    """Another input's examples in another form; by default, methods forward to that input.
 
-    The other input is built with the `batch_size`, `seed` and `repeat` of this one.
+    The other input is built with this one's `batch_size`, `seed` and `repeat`.
     """
 
     input: Input  # where the examples come from
@@ -61,16 +61,16 @@ class DerivedInput(Input, interface=True):
 
 
 class RepeatedInput(DerivedInput):
-    """The first batches of another input, repeated in turn.
+    """The first batches of another input, over and over.
 
     A model that cannot overfit them has a mistake somewhere.
 
-    Examples keep their `example_id` of that input; randomness in the step does not repeat.
+    Examples keep the other input's `example_id`. Random draws in the training step do not repeat.
     """
 
     input: Input  # where the batches come from
-    batches: int = 1  # how many
-    batch_size: int | None = None  # that of the input, and of no other size
+    batches: int = 1  # number of batches
+    batch_size: int | None = None  # must stay None: `input` has the size
 
     thread_safe = True
 
@@ -78,7 +78,7 @@ class RepeatedInput(DerivedInput):
         ranges.check_positive(self.p, "batches")
         if self.p.batch_size is not None or self.p.max_batches is not None:
             raise ParamError(
-                "batch_size and max_batches are not its own: set batch_size of its input, and"
+                "batch_size and max_batches must stay None: set batch_size of `input`, and"
                 " `batches`"
             )
 

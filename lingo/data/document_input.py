@@ -1,4 +1,4 @@
-"""Inputs whose rows hold the tokens of documents, often by a plan of rows: `TextInput` packs them.
+"""Inputs whose rows hold tokens of documents, mostly by a plan of rows: `TextInput` packs them.
 
 Axes: B examples (rows), T tokens per row.
 """
@@ -25,13 +25,13 @@ _ARRAYS = ("tokens", "targets", "segments", "positions")
 
 
 class DocumentInput(Input):
-    """Rows of documents; each token is predicted from those before it in its document.
+    """Rows of documents; each token is predicted from the tokens before it in its document.
 
     The built `tokenizer` encodes prompts and decodes samples, too.
     """
 
     source: RecordSource = InstalledSource  # where the documents are
-    tokenizer: Tokenizer = ByteTokenizer  # how they become integers
+    tokenizer: Tokenizer = ByteTokenizer  # turns documents into token ids
     shuffle: bool = True  # a new order each epoch; False: as listed
 
     def setup(self) -> None:
@@ -78,10 +78,10 @@ class DocumentInput(Input):
 
         Returns:
             `targets`: int32 [B, T], tokens to predict;
-            `tokens`: int32 [B, T], the token before each target, the start before a document;
+            `tokens`: int32 [B, T], the token before each target, `start_id` before a document;
             `segments`: int32 [B, T], 1, 2, ... for the pieces of documents in a row, 0 for padding;
             `positions`: int32 [B, T], 0, 1, ... in each piece;
-            `bytes`: int32 [B], bytes of the text of the targets; end tokens have none.
+            `bytes`: int32 [B], bytes of the targets' text; end tokens have none.
         """
         out = {name: np.zeros((len(rows), length), np.int32) for name in _ARRAYS}
         out["tokens"][:] = out["targets"][:] = self.tokenizer.pad_id
@@ -111,7 +111,7 @@ class DocumentInput(Input):
             at = here.stop
 
     def _sequence(self, piece: Piece) -> np.ndarray:
-        """Returns the tokens of a piece and the one before it, int32 [end - begin + 1]."""
+        """Returns the tokens of a piece and the token before it, int32 [end - begin + 1]."""
         length = int(self.index.units[piece.document])
         begin, end = max(piece.begin - 1, 0), min(piece.end, length)
         ids = self.index.encode(piece.document, begin, end)
@@ -123,7 +123,8 @@ class DocumentInput(Input):
 class PlannedInput(DocumentInput):
     """Rows of a plan, shuffled anew in each epoch.
 
-    Documents alone are not enough to shuffle: rows of a batch would often come from one document.
+    Rows are shuffled in addition to documents: else the rows of a batch would often come from one
+    document.
     """
 
     def setup(self) -> None:
@@ -132,7 +133,7 @@ class PlannedInput(DocumentInput):
 
     @functools.cached_property
     def plan(self) -> Packing:
-        """The plan of rows; made at first use, from the lengths of documents alone."""
+        """The plan of rows; made at first use, from the documents' lengths alone."""
         return self._make_plan()
 
     def num_examples(self) -> int:
@@ -162,7 +163,7 @@ class PlannedInput(DocumentInput):
 class TextInput(PlannedInput):
     """Rows of packed documents. An epoch has every token as a target exactly once."""
 
-    length: int  # tokens a row
+    length: int  # tokens per row
     packing: Literal["stream", "bins"] = "stream"  # bins: cut no document that fits into a row
 
     def check(self) -> None:

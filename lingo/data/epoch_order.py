@@ -1,4 +1,4 @@
-"""The order of examples in an epoch, a function of the seed and the epoch: it needs no state.
+"""The order of examples in an epoch: a function of seed and epoch, without state.
 
 Axes: B examples.
 """
@@ -19,7 +19,7 @@ def permutation(size: int, *, seed: int, epoch: int, name: str) -> np.ndarray:
 
 
 class EpochOrder:
-    """A new order of examples in each epoch, or, without `shuffle`, always the order they have."""
+    """A new order of examples in each epoch, or their original order without `shuffle`."""
 
     def __init__(self, size: int, *, seed: int, name: str, shuffle: bool) -> None:
         """`name` tells orders of the same seed and size apart."""
@@ -27,9 +27,9 @@ class EpochOrder:
         self._order = functools.lru_cache(maxsize=2)(self._draw)
 
     def indices(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns indices in 0..size - 1 of examples, int64 [B], by their numbers, int64 [B].
+        """Returns the indices, int64 [B] in 0..size - 1, of examples by number, int64 [B].
 
-        The numbers count on through the epochs.
+        Numbers continue from epoch to epoch.
         """
         epochs, indices = np.divmod(numbers, self._size)
         for epoch in np.unique(epochs).tolist():

@@ -1,4 +1,4 @@
-"""Examples that a function of the user's has, and their augmentation.
+"""Inputs that read examples by number, and augment them by a function of the user's.
 
 Axes: B examples of a batch, N examples of an epoch.
 """
@@ -28,26 +28,26 @@ from lingo.ops.kind import describe_kind
 Example = Mapping[str, np.ndarray]
 """{name: array}, the arrays of one example."""
 
-_RESERVED = ("example_id", "rows", "weights")  # what every batch has
+_RESERVED = ("example_id", "rows", "weights")  # arrays that every batch has
 
 
 class ExampleInput(Input, interface=True):
     """Examples by number. Subclasses define `read`, `num_examples`, `prepare`, `fingerprint`.
 
-    The names, shapes and dtypes of a batch are those of the first example. `augment` is a function
-    of (example, key), called for every example that is read: `example` is {name: array} of one
-    example, `key` a random key of `lingo.ops.random` that depends on the seed and on the number of
-    the example, which counts on through the epochs; `augment_arguments` are its further arguments.
-    It returns {name: array}, always of the same names, shapes and dtypes. So a resumed run augments
-    as one that was not interrupted. `augment` is never called by two threads at a time.
+    The first example decides the names, shapes and dtypes of all examples.
+
+    `augment(example, key, **augment_arguments)` is called for every example that is read. `example`
+    is {name: array}; `key` is a random key of `lingo.ops.random`, made of the seed and the
+    example's number (numbers continue from epoch to epoch), so a resumed run augments as an
+    uninterrupted one does. `augment` returns {name: array}, always with the same names, shapes and
+    dtypes. Two threads never call it at once.
     """
 
-    augment: Function | None = None  # changes an example in training: of (example, key)
-    augment_arguments: dict[str, Any] = {}  # further ones of augment, by name
+    augment: Function | None = None  # augment(example, key) changes an example in training
+    augment_arguments: dict[str, Any] = {}  # further keyword arguments of augment
 
     repeat_advice = (
-        "random changes are for `augment`, which draws from its key (lingo.ops.random); a shuffle"
-        " needs a seed"
+        "make random changes in `augment`, from its key (lingo.ops.random); a shuffle needs a seed"
     )
 
     def check(self) -> None:
@@ -56,10 +56,10 @@ class ExampleInput(Input, interface=True):
         if augment is not None:
             check_arguments(augment, arguments, field="augment_arguments", before=(None, None))
         elif arguments:
-            raise ParamError(f"augment_arguments={arguments!r:.80} are for augment, which is None")
+            raise ParamError(f"augment_arguments={arguments!r:.80} need augment, which is None")
 
     def setup(self) -> None:
-        # not a cached property: ParamError is an AttributeError, which an attribute would hide
+        # Not a cached property: it would hide a ParamError, which is an AttributeError.
         self._first_arrays = functools.cache(self._read_first)
 
     @property
@@ -67,11 +67,11 @@ class ExampleInput(Input, interface=True):
         return True
 
     def read(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns {name: [B, ...]} of examples by number, int64 [B], as `examples` takes them."""
+        """Returns {name: [B, ...]} for example numbers, int64 [B], as in `examples`."""
         raise self._missing_method("read", "it returns {name: [B, ...]} for numbers, int64 [B]")
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns {name: [B, ...]}; beyond a single pass, arrays are zeros."""
+        """Returns {name: [B, ...]}; examples after the end of a single pass are zeros."""
         last = self.num_examples() - 1
         has_content = self.p.repeat | (numbers <= last)
         if has_content.all():
@@ -117,8 +117,8 @@ class ExampleInput(Input, interface=True):
                 result = augment(example, key, **self.p.augment_arguments)
             if not isinstance(result, Mapping):
                 raise ParamError(
-                    f"{label(augment)} returned {describe_kind(result)}, not a dict of the arrays"
-                    " of one example"
+                    f"{label(augment)} returned {describe_kind(result)}, not one example as a dict"
+                    " of arrays"
                 )
             rows.append(to_arrays(result, label(augment)))
         return stack_examples(rows, label(augment))
@@ -127,10 +127,10 @@ class ExampleInput(Input, interface=True):
 class IndexedInput(ExampleInput, interface=True):
     """Examples by index, each once per epoch, in a new order. Subclasses define `read_indices`."""
 
-    shuffle: bool = True  # a new order each epoch; False: as they stand
+    shuffle: bool = True  # a new order each epoch; False: by index
 
     def read_indices(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns {name: [B, ...]} of the examples at some indices, int64 [B] in 0..N - 1."""
+        """Returns {name: [B, ...]} for the examples at `indices`, int64 [B] in 0..N - 1."""
         raise self._missing_method(
             "read_indices", "it returns {name: [B, ...]} for indices, int64 [B]"
         )
@@ -148,7 +148,7 @@ class IndexedInput(ExampleInput, interface=True):
 
 
 def code_of(function: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
-    """Returns the context for code of a user's function: errors name the line, as ParamError."""
+    """Returns a context for a user's function: its errors become ParamErrors that name the line."""
     return user_code(Path(function.__code__.co_filename))
 
 
@@ -159,7 +159,7 @@ def check_arguments(
     field: str,
     before: tuple[Any, ...] = (),
 ) -> None:
-    """Raises ParamError if arguments, of a field, do not fit a function after those `before`."""
+    """Raises ParamError if a function cannot take `before`, then a field's keyword arguments."""
     try:
         inspect.signature(function).bind(*before, **arguments)
     except TypeError as error:
@@ -168,18 +168,17 @@ def check_arguments(
 
 
 def call_function(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Returns what a function of the user's returns; raises ParamError if arguments do not fit."""
+    """Calls a function of the user's; raises ParamError if it cannot take the arguments."""
     check_arguments(function, arguments, field="arguments")
     with code_of(function):
         return function(**arguments)
 
 
 def to_arrays(named: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
-    """Returns numbers, texts, arrays or tensors by name as arrays of any shape.
+    """Converts numbers, texts, arrays or tensors, by name, to arrays of any shape.
 
-    Python's floats become float32, its integers int64; texts become bytes, of dtype object.
-    `where` says in errors where they come from. Raises ParamError for other objects, and for rows
-    that differ in length.
+    Python's floats become float32, its integers int64; texts become bytes, dtype object. Raises
+    ParamError, which begins with `where`, for other objects, and for rows that differ in length.
     """
     return {name: _to_array(value, f"{where}: {name!r}") for name, value in named.items()}
 
@@ -190,7 +189,7 @@ def _to_array(value: Any, where: str) -> np.ndarray:
     try:
         array = np.asarray(value)
         if array.dtype.kind in "US" and not isinstance(value, np.ndarray):
-            array = np.array(value, object)  # NumPy's own texts lose zero bytes at their end
+            array = np.array(value, object)  # NumPy's types for texts drop zero bytes at the end
     except ValueError:
         raise ParamError(
             f"{where} has rows that differ in length: cut or pad them to one shape"
@@ -199,22 +198,22 @@ def _to_array(value: Any, where: str) -> np.ndarray:
 
 
 def _encode_texts(array: np.ndarray, where: str) -> np.ndarray:
-    """Returns an array of texts, str or bytes, as one of bytes, of dtype object."""
+    """Converts an array of texts, str or bytes, to bytes, dtype object."""
     texts = np.empty(array.shape, object)
     for place, text in np.ndenumerate(array):
         if not isinstance(text, (str, bytes)):
             raise ParamError(
                 f"{where} holds {describe_kind(text)}, neither a number nor a text: cut or pad rows"
-                " that differ in length, and leave out or replace what is missing"
+                " that differ in length, and leave out or replace missing values"
             )
         texts[place] = text.encode() if isinstance(text, str) else bytes(text)
     return texts
 
 
 def stack_examples(rows: list[dict[str, np.ndarray]], where: str) -> dict[str, np.ndarray]:
-    """Returns {name: [B, ...]} of B examples; raises ParamError if they differ in form.
+    """Stacks B examples to {name: [B, ...]}.
 
-    `where` says in errors where the examples come from.
+    Raises ParamError, which begins with `where`, if they differ in names, shapes or dtypes.
     """
     first = rows[0]
     for row in rows[1:]:
@@ -234,7 +233,7 @@ def stack_examples(rows: list[dict[str, np.ndarray]], where: str) -> dict[str, n
 
 
 def check_names(where: str, arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Returns arrays by name; raises ParamError if there is none or a name or type is refused."""
+    """Returns arrays by name; raises ParamError for no arrays, or a bad name or dtype."""
     if not arrays:
         raise ParamError(f"{where}: an example has no arrays")
     for name, array in arrays.items():
@@ -242,8 +241,8 @@ def check_names(where: str, arrays: Mapping[str, np.ndarray]) -> Mapping[str, np
             raise ParamError(f"{where}: the name {name!r} is not a text")
         if name in _RESERVED:
             raise ParamError(
-                f"{where}: {name!r} is a name that every batch has already: rename it (an example"
-                " of weight 0 is padding)"
+                f"{where}: every batch has an array {name!r} already: rename yours (an example of"
+                " weight 0 is padding)"
             )
         if array.dtype.kind not in "biufO" and array.dtype.name != "bfloat16":
             raise ParamError(f"{where}: {name!r} has the dtype {array.dtype}, which no tensor has")

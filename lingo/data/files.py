@@ -1,8 +1,8 @@
 """Files on disk: listing those that match a pattern, and reading them with checks.
 
-No file is left out in silence: it is an error if a match is not a regular file, a directory cannot
-be listed, or shards of a set are missing. Only directories that match a wildcard for any name, such
-as `*`, are skipped. Nothing here waits, for example for a named pipe.
+No file is left out silently: it is an error if a match is not a regular file, a directory cannot be
+listed, or shards of a set are missing. Only directories that match a wildcard for any name, such as
+`*`, are skipped. Nothing here waits, for example for a named pipe.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COMPRESSED = {  # first bytes -> format, and the command that unpacks it
     b"BZh91AY&SY": ("bzip2", "bunzip2"),
     b"PK\x03\x04": ("zip", "unzip"),
 }
-_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # ELOOP: a link to itself
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # no such path; ELOOP: a link to itself
 _SHARD = re.compile(r"(.*?)(\d{5,6})-of-(\d{5,6})([^/]*)", re.DOTALL)
 _SHOWN = 3
 _BLOCK_BYTES = 1 << 20
@@ -58,7 +58,7 @@ class Copy(NamedTuple):
     """A copy of the content of a compressed file."""
 
     path: str
-    compressed_size: int  # of the file, in bytes
+    compressed_size: int  # bytes of the compressed file
 
 
 class File(NamedTuple):
@@ -66,12 +66,12 @@ class File(NamedTuple):
 
     name: str  # path from the source's root, with "/", without ".gz": the same on every machine
     path: str  # path on this machine
-    size: int  # of the content, in bytes
+    size: int  # bytes of the content, unpacked
     modification_time: int  # in nanoseconds
-    copy: Copy | None = None  # of a compressed file: what is read in its place
+    copy: Copy | None = None  # the unpacked copy that is read instead of a compressed file
 
     def read(self, start: int, stop: int) -> bytes:
-        """Returns bytes start, ..., stop - 1; raises DataError if the file is not as listed."""
+        """Returns bytes start, ..., stop - 1; raises DataError if the file changed since listed."""
         with self.open() as read:
             return read(start, stop)
 
@@ -119,7 +119,7 @@ class File(NamedTuple):
             ) from None
         with copy:
             with contextlib.suppress(OSError):
-                os.utime(copy.fileno())  # it is used: copies that nobody reads are deleted
+                os.utime(copy.fileno())  # marks it as used: unused copies are deleted
             yield copy
 
     def _check(self, file: BufferedReader) -> None:
@@ -134,7 +134,7 @@ class Place(NamedTuple):
 
     root: str  # a directory
     pattern: str  # a glob below the directory
-    prefix: str = ""  # of the files' names, which tells those of several places apart
+    prefix: str = ""  # of the files' names, so that they differ between places
 
 
 @contextlib.contextmanager
@@ -153,10 +153,12 @@ def open_file(path: str) -> Iterator[BufferedReader]:
 def list_files(places: Sequence[Place]) -> list[File]:
     """Returns the files of some places, sorted by name.
 
-    Directories that match are skipped, unless one is in the place of a file: it has the name of a
-    shard, or the pattern asks for files of one name or extension in several places. Raises
-    DataError for such a directory, if another match is not a readable regular file, if a directory
-    cannot be listed, if a shard is missing, and for a file both plain and compressed.
+    A directory that matches is skipped, unless a file was meant: its name is a shard's, or the
+    pattern is a glob that ends in a file's name or extension.
+
+    Raises:
+        DataError: for any other match that is not a readable regular file; for a directory that
+            cannot be listed, a missing shard, and a file that is both plain and compressed.
     """
     files = []
     for place in places:
@@ -195,7 +197,7 @@ def describe_place(place: Place) -> str:
 
 
 def _match_parts(root: str, folder: str, parts: Sequence[str]) -> Iterator[str]:
-    """Yields the paths, relative to a root, in one of its folders that match a pattern's parts."""
+    """Yields the paths in `folder`, relative to `root`, that match a pattern's parts."""
     if not _is_directory(os.path.join(root, folder)):
         return
     head, *rest = parts
@@ -217,16 +219,16 @@ def _match_names(folder: str, part: str) -> list[str]:
 
 
 def _folders(root: str, top: str) -> Iterator[str]:
-    """Yields a directory and all below it, each once, by its path without links if it has one."""
+    """Yields a directory and all below it, each once, by a path without links if there is one."""
     seen: set[tuple[int, int]] = set()
     plain, links = [top], []
     while plain or links:
         folder = plain.pop() if plain else links.pop()
         path = os.path.join(root, folder)
-        where = _status(path)
-        if where is None or (where.st_dev, where.st_ino) in seen:
+        status = _status(path)
+        if status is None or (status.st_dev, status.st_ino) in seen:
             continue
-        seen.add((where.st_dev, where.st_ino))
+        seen.add((status.st_dev, status.st_ino))
         yield folder
         for entry in sorted(entries(path), key=lambda entry: entry.name, reverse=True):
             if entry.name[0] == ".":
@@ -247,7 +249,7 @@ def _is_directory(path: str) -> bool:
 
 
 def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
-    """Returns the status of a path, or None if nothing is there, which `isdir` does not tell."""
+    """Returns the status of a path, None if nothing is there; unlike `isdir` it hides no error."""
     with _explain_errors(path):
         try:
             return os.stat(path, follow_symlinks=follow_symlinks)
@@ -291,7 +293,7 @@ def _file(place: Place, name: str) -> File | None:
 
 
 def _is_in_place_of_file(place: Place, name: str) -> bool:
-    """Returns whether a directory that matches a place's pattern has the name of a file."""
+    """Returns whether a directory that matches a place's pattern has a name meant for a file."""
     last = os.path.basename(place.pattern)
     is_any_name = glob.has_magic(last) and os.path.splitext(last)[1] in ("", ".*")
     asks_for_files = glob.has_magic(place.pattern) and not is_any_name
@@ -308,8 +310,8 @@ def refuse_compressed(file: File, read: Read) -> None:
         if start.startswith(magic):
             what = "is compressed twice, the second time" if file.copy else "is compressed"
             raise DataError(
-                f"{file.path} {what} by {name}; lingo unpacks gzip, once, and nothing else: unpack"
-                f" it by {command}, then read that."
+                f"{file.path} {what} by {name}, but lingo unpacks only gzip, and only once: unpack"
+                f" the file by {command}, then read the result."
             )
 
 
@@ -329,13 +331,13 @@ def _check_shards(place: Place, names: Iterable[str]) -> None:
     for (before, total, after), numbers in sets.items():
         first = 0 if 0 in numbers or int(total) not in numbers else 1  # some count from 1
         absent = (n for n in range(first, first + int(total)) if n not in numbers)
-        others = [f"{before}{n:0{len(total)}}-of-{total}{after}" for n in absent]
-        missing = [name for name in others if matches_pattern(os.path.basename(name))]
+        absent_names = [f"{before}{n:0{len(total)}}-of-{total}{after}" for n in absent]
+        missing = [name for name in absent_names if matches_pattern(os.path.basename(name))]
         if missing:
             raise DataError(
                 f"{os.path.abspath(place.root)}: {len(missing)} of {int(total)} shards are missing:"
-                f" {_first_names(missing)}. Put them back, or give a pattern that asks for the"
-                " others only."
+                f" {_first_names(missing)}. Put them back, or give a pattern that matches only the"
+                " shards that are there."
             )
 
 

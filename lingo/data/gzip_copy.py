@@ -1,8 +1,8 @@
-"""Copies of the content of gzip files, kept between runs, from which any record can be read alone.
+"""Unpacked copies of gzip files, kept between runs, so that any record can be read alone.
 
-A file is unpacked once, whole, and checked by the checksum of gzip; the copy then gets its name, so
-that a copy is complete or missing. It belongs to a path, size and modification time. Copies that
-nobody has read for 90 days are deleted when another is made.
+A file is unpacked once, as a whole, and gzip's checksum is verified. Only then does the copy get
+its name, so a copy is either complete or missing. A copy belongs to a path, size and modification
+time. Making a copy deletes the copies that were not read for 90 days.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from lingo.data.record_source import CorruptRecord, RecordSource
 from lingo.storage.files import StorageError, explain_write_errors, open_atomic
 
 _BLOCK_BYTES = 1 << 20
-_MAX_RATIO = 200  # of content to file: about 10 for text, and at most 1,000, for zeros alone
+_MAX_RATIO = 200  # of content to file: about 10 for text, at most 1,000 (only zeros)
 _UNCHECKED_BYTES = 1 << 30  # contents up to this size may have any ratio
 
 
 def is_gzip(file: File, source: RecordSource) -> bool:
-    """Returns whether a file of a source is compressed by gzip, by its first bytes.
+    """Returns whether a source's file is compressed by gzip, judged by its first bytes.
 
-    Raises DataError if its name ends in .gz and it is not, or if it cannot be read.
+    Raises DataError if it is not although its name ends in .gz, or if it cannot be read.
     """
     with file.open() as read:
         if read(0, min(file.size, len(GZIP_MAGIC))) == GZIP_MAGIC:
@@ -43,10 +43,10 @@ def is_gzip(file: File, source: RecordSource) -> bool:
 
 
 def unpack(file: File, *, progress: Callable[[int], None]) -> File:
-    """Returns a gzip file with a copy of its content, which it makes if there is none.
+    """Returns a gzip file with an unpacked copy, which is made if it is missing.
 
-    `progress` is called with the compressed bytes done. Raises DataError if the file is damaged,
-    StorageError if the copy cannot be written.
+    `progress` is called with the number of compressed bytes done. Raises DataError if the file is
+    damaged, StorageError if the copy cannot be written.
     """
     folder = cache_folder("unpacked")
     about = json.dumps([os.path.abspath(file.path), file.size, file.modification_time])
@@ -59,14 +59,14 @@ def unpack(file: File, *, progress: Callable[[int], None]) -> File:
             _write_content(file, copy, progress)
         except StorageError as error:
             raise StorageError(
-                f"{file.path} is unpacked before it is read: {error} Free room there, or set"
+                f"{file.path} must be unpacked before it is read: {error} Free room there, or set"
                 " XDG_CACHE_HOME to another folder."
             ) from None
     return file._replace(size=copy.stat().st_size, copy=Copy(str(copy), file.size))
 
 
 def describe_copies(files: Sequence[File]) -> list[str]:
-    """Returns a sentence on the files that were unpacked; none if there is no such file."""
+    """Returns a sentence about the unpacked files; [] if there are no such files."""
     sizes = [(file.copy.compressed_size, file.size) for file in files if file.copy is not None]
     if not sizes:
         return []
@@ -78,7 +78,7 @@ def describe_copies(files: Sequence[File]) -> list[str]:
 
 
 def _starts_with_record(file: File, source: RecordSource) -> bool:
-    """Returns whether a file starts with a record, whose checksum no gzip file has by chance."""
+    """Returns whether a file starts with a record; no gzip file has its checksum by chance."""
     try:
         with file.open() as read:
             next(iter(source.spans(file, read)))
@@ -97,9 +97,9 @@ def _write_content(file: File, copy: Path, progress: Callable[[int], None]) -> N
 
 
 def _blocks(file: File, stream: BufferedReader) -> Iterator[bytes]:
-    """Yields the content of a gzip file, of which `stream` reads the bytes, in order.
+    """Yields the unpacked content of a gzip file; `stream` reads its compressed bytes.
 
-    Raises DataError if it is damaged, or too small for its content.
+    Raises DataError if the file is damaged, or implausibly small for its content.
     """
     size = 0
     try:
@@ -116,8 +116,8 @@ def _blocks(file: File, stream: BufferedReader) -> Iterator[bytes]:
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(
             f"{file.path} is damaged, after {size:,} bytes of content, before byte"
-            f" {stream.tell():,} of the file: {_reason(error)}. Nothing in it can be trusted, so"
-            " that max_damaged leaves out no part of it: write it again."
+            f" {stream.tell():,} of the file: {_reason(error)}. No part of it can be trusted, so"
+            " max_damaged cannot leave out just some records: write it again."
         ) from None
 
 
@@ -129,5 +129,5 @@ def _check_ratio(file: File, size: int, read_bytes: int) -> None:
     if size > max(_UNCHECKED_BYTES, _MAX_RATIO * read_bytes):
         raise DataError(
             f"{file.path}: the first {read_bytes:,} bytes unpack to more than {size:,}, more"
-            " than is plausible for text. If it is sound, unpack it by gunzip, then read that."
+            " than is plausible for text. If it is sound, unpack it by gunzip and read the result."
         )

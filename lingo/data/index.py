@@ -1,12 +1,12 @@
 """The index of a source: where every document is and how many units it has, cached between runs.
 
-Units are the tokens of a text, or the bytes of what is no text.
+Units are the tokens of a text, or the bytes of other data.
 
-Indexing reads all data once; later reads touch only the bytes that they need. Files compressed by
-gzip are read in copies (`gzip_copy.py`): bytes count in their content. The user's cache directory
-keeps the index under a hash of everything that it depends on: the source, the tokenizer, and the
-name, size and modification time of every file. Indexing leaves out damaged records if the source
-allows it; after that any damage is an error, and the order of examples is fixed.
+Indexing reads all data once; later reads touch only the bytes that they need. Gzip files are read
+from unpacked copies (`gzip_copy.py`), so byte positions are positions in the unpacked content. The
+user's cache directory keeps the index under a hash of everything that it depends on: the source,
+the tokenizer, and the name, size and modification time of every file. Indexing leaves out damaged
+records if the source allows it. Later, any damage is an error, so the order of examples is fixed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _RECENT_BYTES = 1 << 26
 class Recent:
     """A least-recently-used cache of decoded texts, up to `max_bytes` in all; thread-safe.
 
-    The rows of a long document are read one by one; a source that fits is decoded once.
+    A long document is thus decoded once for all of its rows, and a source that fits into the cache
+    is decoded only once.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -63,7 +64,7 @@ class Recent:
     def put(self, document: int, text: bytes, *, displaces: bool = True) -> None:
         """Adds the text of a document, and drops the least recently used ones beyond the limit.
 
-        One that `displaces` no others is added only if there is room.
+        With `displaces=False`, drops none, and adds the text only if there is room.
         """
         with self._lock:
             if not displaces and self._num_bytes + len(text) > self._max_bytes:
@@ -76,15 +77,15 @@ class Recent:
 
 
 class Index(NamedTuple):
-    """The documents of a source; those without a unit are left out.
+    """The documents of a source, without empty ones (0 units).
 
     Axes: N documents, F files, C cuts of all documents.
     """
 
     source: RecordSource
-    tokenizer: Tokenizer | None  # counted the units, its tokens; None: units are bytes
+    tokenizer: Tokenizer | None  # units are its tokens; None: units are bytes
     files: Sequence[File]  # [F]
-    digest: str  # SHA-256 of the files' names and contents, hexadecimal; equal for two copies
+    digest: str  # SHA-256 of the files' names and contents, hexadecimal; equal for copies of them
     file_id: np.ndarray  # int64 [N], index of each document's file in `files`
     number: np.ndarray  # int64 [N], number of each document in its file, from 1
     start: np.ndarray  # int64 [N], first byte of the document's span in its file
@@ -115,8 +116,8 @@ class Index(NamedTuple):
     def texts(self, documents: np.ndarray) -> list[bytes]:
         """Returns the texts of whole documents, int64 [B]; raises DataError as `read`.
 
-        Each file is opened once, and read in its order. Once the cache is full, it keeps those it
-        has: where all documents are read in turn, the latest is not needed again soon.
+        Each file is opened once, and read from front to back. A full cache keeps its texts: if all
+        documents are read in turn, the newest text is not needed again soon.
         """
         texts = {document: self.recent.get(document) for document in documents.tolist()}
         missing = np.array([document for document, text in texts.items() if text is None], int)
@@ -131,23 +132,23 @@ class Index(NamedTuple):
         return [text for document in documents.tolist() if (text := texts[document]) is not None]
 
     def _decode(self, document: int, data: bytes) -> bytes:
-        """Returns the text of a whole document, of which `data` is the span."""
+        """Returns the text of a whole document from the bytes of its span."""
         file, where = self.files[self.file_id[document]], self.where(document)
         try:
             text = self.source.document(file, data, where)
         except CorruptRecord as error:
             index_cache.forget(self.cache)
-            raise DataError(f"{error} It was not when its index was made.") from None
+            raise DataError(f"{error} It was sound when its index was made.") from None
         if len(text) != (size := int(self.size[document])):
             index_cache.forget(self.cache)
             raise DataError(
-                f"{where}: its text has {len(text)} bytes, and had {size} when the index was"
-                " made: what reads it has changed. Start again to index it anew."
+                f"{where}: its text has {len(text)} bytes, but had {size} when the index was"
+                " made: the code that reads it has changed. Start again to index it anew."
             )
         return text
 
     def where(self, document: int) -> str:
-        """Returns where a document is, for errors: its file and, in it, its number and place."""
+        """Returns where a document is, for errors: its file, number and first byte."""
         number, start = int(self.number[document]), int(self.start[document])
         return self.source.where(self.files[self.file_id[document]], number, start)
 
@@ -163,9 +164,9 @@ class Index(NamedTuple):
         return self.tokenizer.part(read, size, self._cuts(document), begin, end)
 
     def bytes_before(self, document: int, token: int) -> int:
-        """Returns how many bytes of a document come before a token of it, or before its end.
+        """Returns how many bytes of a document come before one of its tokens, or before its end.
 
-        Exact at cuts, and where tokens are bytes; interpolated between cuts.
+        The number is exact at cuts and for tokens that are bytes; between cuts it is interpolated.
         """
         size, tokens = int(self.size[document]), int(self.units[document])
         cuts = self._cuts(document)
@@ -229,7 +230,7 @@ def _max_damaged(source: RecordSource) -> int:
 
 
 def _unpack(files: Sequence[File], are_gzip: Sequence[bool], progress: Progress) -> list[File]:
-    """Returns the files, with copies of the content of those that are compressed."""
+    """Returns the files; compressed files get an unpacked copy."""
     total = sum(file.size for file, is_packed in zip(files, are_gzip, strict=True) if is_packed)
     plain, done = list[File](), 0
 
@@ -256,7 +257,7 @@ class _Document(NamedTuple):
 
 
 class _Unreadable(NamedTuple):
-    """Bytes that cannot be decoded: the reason, their number, and the number of records."""
+    """Bytes that cannot be decoded: the reason, the number of bytes, and the number of records."""
 
     error: CorruptRecord
     num_bytes: int
@@ -307,7 +308,7 @@ def _measure(
 
 
 def _add_unreadable(damage: Damage, lost: _Unreadable, source: RecordSource) -> Damage:
-    """Returns more damage; raises DataError if the source does not allow any."""
+    """Returns the damage with `lost` added; raises DataError if the source allows no damage."""
     if not _max_damaged(source):
         hint = ""
         if isinstance(source, DecodedRecords):
@@ -317,7 +318,7 @@ def _add_unreadable(damage: Damage, lost: _Unreadable, source: RecordSource) -> 
 
 
 def _documents(file: File, source: RecordSource) -> Iterator[_Document | _Unreadable]:
-    """Yields the documents of a file that are not empty, and its damaged records."""
+    """Yields the non-empty documents of a file, and its damaged records."""
     with file.open() as read:
         if not source.checksums:
             refuse_compressed(file, read)
@@ -329,7 +330,7 @@ def _documents(file: File, source: RecordSource) -> Iterator[_Document | _Unread
                 if isinstance(item, _Unreadable) or item.size:
                     yield item
         except CorruptRecord as error:
-            if not number:  # perhaps not a file of such records at all
+            if not number:  # perhaps the file has another format
                 refuse_compressed(file, read)
                 hint = " max_damaged leaves out records, not files." if _max_damaged(source) else ""
                 raise DataError(f"{error}{hint}") from None
@@ -347,8 +348,8 @@ def _document(
     try:
         if extent > source.longest_bytes:
             raise CorruptRecord(
-                f"{where}: the {source.unit} has {extent:,} bytes, more than the"
-                f" {source.longest_bytes:,} that are read."
+                f"{where}: the {source.unit} has {extent:,} bytes, more than the limit of"
+                f" {source.longest_bytes:,}."
             )
         text = source.document(file, read(start, start + extent), where)
     except CorruptRecord as error:
@@ -359,10 +360,10 @@ def _document(
 def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Unreadable:
     """Returns the rest of a file, in which no further record can be found."""
     left = file.size - end
-    # By the mean size of the records before: `max_damaged=1` does not allow to lose a whole shard.
+    # An estimate by the mean size so far: with `max_damaged=1`, a lost shard must be an error.
     records = max(1, round(left * number / end))
     count = "a record" if records == 1 else f"about {records:,} records"
-    message = f"{error} With it go the last {left:,} bytes of the file, {count}."
+    message = f"{error} The last {left:,} bytes of the file, {count}, are lost."
     return _Unreadable(CorruptRecord(message), left, records)
 
 
@@ -380,7 +381,7 @@ def _key(files: Sequence[File], source: RecordSource, tokenizer: Tokenizer | Non
     """Returns a digest of everything that an index depends on."""
     kind = type(source)
     values = {name: repr(getattr(source.p, name)) for name in fields(kind)}
-    values.pop("max_damaged", None)  # an index of any damage is kept; its limit is checked later
+    values.pop("max_damaged", None)  # the limit is checked after loading
     if source.shares_index:
         del values["split"], values["heldout_fraction"]
     code = [list(sys.version_info[:2]), _own_code(kind)]
@@ -390,6 +391,6 @@ def _key(files: Sequence[File], source: RecordSource, tokenizer: Tokenizer | Non
 
 
 def _own_code(kind: type[RecordSource]) -> str | None:
-    """Returns the SHA-256 of the file of a class outside lingo; `_FORMAT` covers those inside."""
+    """Returns the SHA-256 of a user's class's file; None for lingo's, which `_FORMAT` covers."""
     file = None if kind.__module__.partition(".")[0] == "lingo" else roots.source_file(kind)
     return hashlib.sha256(roots.source(file)).hexdigest() if file else None

@@ -1,6 +1,6 @@
 """Files that keep the columns of an index between runs.
 
-A file is a SHA-256 of what follows, and arrays as `np.savez` writes them. A file that is missing,
+A file is a SHA-256 of its rest, then arrays as `np.savez` writes them. A file that is missing,
 damaged or not writable only costs time. Several processes may read and write at once: a file is
 renamed to its place when it is complete.
 """
@@ -38,7 +38,7 @@ _NUM_EXAMPLES = 5
 class Damage(NamedTuple):
     """Damaged records of a source that were left out."""
 
-    records: int = 0  # where no next record can be found, the rest counts by the mean size before
+    records: int = 0  # an unreadable rest of a file counts by the mean size of its other records
     num_bytes: int = 0  # their bytes in the files
     examples: tuple[str, ...] = ()  # what is wrong with the first few: file, record, byte, reason
 
@@ -55,7 +55,7 @@ class Damage(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The columns of an index of N documents in F files, those of all splits."""
+    """The columns of an index of N documents in F files, of all splits together."""
 
     documents: dict[str, np.ndarray]  # int64 [N] for each of `DOCUMENT_COLUMNS`, see `Index`
     hashes: np.ndarray  # uint64 [N], the `split_hash` of each text; 0 where not needed
@@ -77,7 +77,7 @@ def cache_file(key: str) -> Path:
 
 
 def load(cache: Path) -> Columns | None:
-    """Returns the columns, or None if the file is missing or not as it was written."""
+    """Returns the columns, or None if the file is missing or damaged."""
     try:
         with open_file(str(cache)) as file:
             data = file.read()
@@ -96,7 +96,7 @@ def load(cache: Path) -> Columns | None:
 
 
 def save(cache: Path, columns: Columns) -> None:
-    """Writes the columns if possible, and removes files that were not used for long."""
+    """Writes the columns if possible, and removes files that were not used for a long time."""
     content, about = io.BytesIO(), np.array(json.dumps([columns.digest, columns.damage]))
     arrays: dict[str, Any] = {"hashes": columns.hashes, "cuts": columns.cuts}
     arrays |= {"is_gzip": columns.is_gzip, "about": about}
@@ -125,7 +125,8 @@ def forget(cache: Path) -> None:
 def clear_unused(folder: Path, *, keep: Path, max_bytes: float = math.inf) -> None:
     """Removes files unused for 90 days, and the least recently used beyond `max_bytes`.
 
-    The time of use is that of modification. `keep` stays, and so does what is being written.
+    A file's modification time says when it was last used. `keep` stays, and so do files that are
+    being written.
     """
     now, kept_bytes = time.time(), 0
     files = [(file.stat(), file) for file in folder.iterdir() if file.is_file()]

@@ -27,20 +27,20 @@ class Input(Configurable, interface=True):
     data; the first use, or `prepare`, opens the data.
     """
 
-    batch_size: int  # examples a step, over all devices
+    batch_size: int  # examples per step, over all devices
     seed: int = 0  # of the order of examples
-    repeat: bool = True  # epoch after epoch; False: one pass, as evaluation wants
-    max_batches: int | None = None  # a pass ends after so many; None: after the data
+    repeat: bool = True  # epoch after epoch; False: one pass, for evaluation
+    max_batches: int | None = None  # most batches of a pass; None: all of the data
 
     repeat_advice: ClassVar[str] = (
         "draw from a key of the seed and the example's number (lingo.ops.random)"
     )
-    """What to do about examples that differ when they are made again, for errors."""
+    """Advice for errors: what to do if examples differ when they are made again."""
     has_text_pairs: ClassVar[bool] = False  # whether it has `text_pairs`
     measures: ClassVar[tuple[str, ...]] = ()  # metrics that `score` returns, by name
     thread_safe: ClassVar[bool] = False
-    """Whether several threads may call `batch` of a class at a time. Its subclasses, which may keep
-    something between calls, do not inherit it.
+    """Whether several threads may call `batch` at once. Subclasses do not inherit it, because they
+    may keep something between calls.
     """
 
     def check(self) -> None:
@@ -56,11 +56,11 @@ class Input(Configurable, interface=True):
         return False
 
     def offers(self) -> dict[str, Any]:
-        """Returns what is known of the data before reading it: values for fields of the task."""
+        """Returns values for fields of the task that are known before the data is read."""
         return {}
 
     def allows_threads(self) -> bool:
-        """Returns whether threads may make batches at a time, by `thread_safe` of its own class."""
+        """Returns whether threads may make batches at once: its own class's `thread_safe`."""
         return vars(type(self)).get("thread_safe", False)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
@@ -73,7 +73,7 @@ class Input(Configurable, interface=True):
         """Returns the examples of a step; raises DataError if data cannot be read.
 
         Args:
-            step: 0, 1, ...; of a single pass, less than `num_batches()`.
+            step: 0, 1, ...; less than `num_batches()` for a single pass.
             rows: selects B of the step's `batch_size` examples.
 
         Returns:
@@ -98,10 +98,10 @@ class Input(Configurable, interface=True):
         return examples | counts
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the task's arrays of some examples: {name: [B, ...]}, dtypes as in `specs`.
+        """Returns the task's arrays for some examples: {name: [B, ...]}, dtypes as in `specs`.
 
-        The numbers, int64 [B], are `example_id`, which count on through the epochs; beyond a single
-        pass (`repeat=False`) examples have no content.
+        `numbers`, int64 [B], are the examples' `example_id`, which continue from epoch to epoch.
+        After the end of a single pass (`repeat=False`), examples have no content.
         """
         raise self._missing_method(
             "examples", "it returns {name: [B, ...]} for example numbers, int64 [B]"
@@ -146,11 +146,11 @@ class Input(Configurable, interface=True):
         raise self._missing_method("num_examples", "it returns how many examples an epoch has")
 
     def num_items(self) -> int:
-        """Returns how many items an epoch has, by which `Mixture` shares: of packed pairs, all."""
+        """Returns how many items an epoch has for `Mixture`'s shares: examples, or their pairs."""
         return self.num_examples()
 
     def examples_before(self, step: int) -> int:
-        """Returns how many examples the steps before `step` read: `example_id` of its first."""
+        """Returns how many examples earlier steps read: the `example_id` of the step's first."""
         return step * self.p.batch_size
 
     def num_rows(self, step: int) -> int:
@@ -169,7 +169,7 @@ class Input(Configurable, interface=True):
     def origins(self, numbers: np.ndarray) -> list[str]:
         """Returns where examples come from, by `example_id`, int64 [B].
 
-        "2:17" is example 17 of pass 2, from 0. Each pass has each example once.
+        "2:17" is example 17 of pass 2, both from 0. Each pass has each example once.
         """
         size = self.num_examples()
         return [f"{number // size}:{number % size}" for number in numbers.tolist()]
@@ -180,9 +180,9 @@ class Input(Configurable, interface=True):
         return Prompt(np.append(tokenizer.start_id, tokenizer.encode(text)).astype(np.int32))
 
     def text_pairs(self, limit: int | None) -> list[TextPair]:
-        """Returns pairs of texts, at most `limit`; only inputs that `has_text_pairs` have any.
+        """Returns at most `limit` pairs of texts; only inputs with `has_text_pairs` have any.
 
-        Which pairs these are depends on the source alone, not on the seed, the order or the batches
+        The choice of pairs depends on the source alone, not on the seed, the order or the batches
         of the examples, so that scores of their answers can be compared.
         """
         raise self._missing_method("text_pairs", "it returns a list of TextPair")
@@ -190,9 +190,9 @@ class Input(Configurable, interface=True):
     def score(self, predictions: Mapping[str, np.ndarray]) -> tuple[dict[str, float], list[Answer]]:
         """Returns metrics of what a task predicts for a pass, and answers to show.
 
-        Inputs with `measures` define it, for metrics that need texts or whole documents, which no
-        batch has. `predictions` are the task's (`Task.predict`), {name: [N, ...]}, of the first N
-        examples, without padding.
+        Inputs with `measures` define it, for metrics that need texts or whole documents, which
+        batches do not have. `predictions` come from `Task.predict`, {name: [N, ...]}, for the first
+        N examples, without padding.
         """
         raise self._missing_method("score", f"it returns {', '.join(self.measures)}, and answers")
 
@@ -205,13 +205,13 @@ class Input(Configurable, interface=True):
         )
 
     def remarks(self) -> list[str]:
-        """Returns sentences to show the user about the data, such as what of it is left out."""
+        """Returns sentences about the data to show the user, such as which records are left out."""
         return []
 
     def check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
-        """Raises ParamError if a batch, {name: [B, ...]}, is not of the names and types of `specs`.
+        """Raises ParamError if a batch, {name: [B, ...]}, differs from `specs`.
 
-        B is the number of `rows`. Where batches have several shapes, `specs` has the largest.
+        B is the length of `rows`. Where batches have several shapes, `specs` has the largest.
         """
         specs, name = self.specs(), type(self).__name__
         if differ := sorted(specs.keys() ^ batch.keys()):
@@ -233,7 +233,7 @@ class Input(Configurable, interface=True):
                 )
 
     def check_specs(self) -> None:
-        """Raises ParamError if `specs` lacks what all batches have, or is not (shape, dtype)."""
+        """Raises ParamError unless `specs` has the arrays of every batch, all as (shape, dtype)."""
         specs, own = self.specs(), Input.specs(self)
         if not isinstance(specs, dict):
             mistake = f" returned {describe_kind(specs)}, not a dict: name -> (shape, dtype)"
@@ -244,7 +244,7 @@ class Input(Configurable, interface=True):
         else:
             return
         name = type(self).__name__
-        path = vars(self.p)["_path"]  # the message needs no other
+        path = vars(self.p)["_path"]  # the message already names a place
         raise ParamError(f"{definition_line(type(self).specs)}: {name}.specs{mistake}", path)
 
     def check_size(self) -> None:
@@ -253,20 +253,21 @@ class Input(Configurable, interface=True):
         if not isinstance(size, (int, np.integer)) or size < 1:
             raise ParamError(
                 f"{definition_line(type(self).num_examples)}: {type(self).__name__}.num_examples"
-                f" returned {size!r:.80}: an epoch has at least one example, a whole number of them"
+                f" returned {size!r:.80}: the examples of an epoch are a whole number, at least 1"
             )
 
     def check_repeatable(self) -> None:
-        """Raises ParamError if the first batch, made twice, differs, or is not as `specs` say."""
+        """Raises ParamError if the first batch differs from `specs`, or when it is made twice."""
         self.check_batch(self.repeated_batch(0, self))
 
     def repeated_batch(self, step: int, again: Input) -> dict[str, np.ndarray]:
         """Returns the `batch` of a step, {name: [B, ...]}.
 
-        Raises ParamError if `again` makes another one.
+        Raises ParamError if `again` makes a different one.
         """
         batch = self.batch(step)
-        first = {name: array_content(value) for name, value in batch.items()}  # before the next
+        # Copied before the next call, which might return the same arrays with other values.
+        first = {name: array_content(value) for name, value in batch.items()}
         second = {name: array_content(value) for name, value in again.batch(step).items()}
         differ = [name for name in {**first, **second} if first.get(name) != second.get(name)]
         if differ:
@@ -274,33 +275,33 @@ class Input(Configurable, interface=True):
             how = "made twice" if again is self else "made first by an input that is built again"
             raise ParamError(
                 f"{self.code_line()}: {type(self).__name__}: {which}, {how}, differs"
-                f" in {', '.join(differ)}. A batch is a function of (seed, step), or no run could"
-                f" be resumed: {self.repeat_advice}."
+                f" in {', '.join(differ)}. A batch must be a function of (seed, step), or no run"
+                f" could be resumed: {self.repeat_advice}."
             )
         return batch
 
     def check_fingerprint(self) -> dict[str, Any]:
-        """Returns `fingerprint`; ParamError unless it is JSON, and the same when asked again.
+        """Returns `fingerprint`; raises ParamError unless it is a dict of JSON.
 
-        Classes of lingo are asked once.
+        A user's class is asked twice; ParamError is raised also if its answers differ.
         """
-        found, name = self.fingerprint(), type(self).__name__
+        fingerprint, name = self.fingerprint(), type(self).__name__
         where = f"{definition_line(type(self).fingerprint)}: {name}.fingerprint"
         try:
-            text = json.dumps(found, allow_nan=False)
+            text = json.dumps(fingerprint, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise ParamError(f"{where} returned what JSON cannot hold: {error}") from None
-        if not isinstance(found, dict):
+            raise ParamError(f"{where} returned a value that JSON cannot hold: {error}") from None
+        if not isinstance(fingerprint, dict):
             raise ParamError(
-                f"{where} returned {describe_kind(found)}: it returns what identifies the data,"
-                " such as {'file': 'a.npy', 'bytes': 1024}"
+                f"{where} returned {describe_kind(fingerprint)}, not a dict that identifies the"
+                " data, such as {'file': 'a.npy', 'bytes': 1024}"
             )
         if not is_lingos(type(self)) and (again := json.dumps(self.fingerprint())) != text:
             raise ParamError(
-                f"{where} returned {text:.60} and then {again:.60}: it identifies the data, or no"
-                " run could be resumed"
+                f"{where} returned {text:.60} and then {again:.60}: it must identify the data, or"
+                " no run could be resumed"
             )
-        return found
+        return fingerprint
 
     def code_line(self) -> str:
         """Returns `file:line` of the code that makes the examples, for errors."""
@@ -308,14 +309,14 @@ class Input(Configurable, interface=True):
 
 
 def check_inner(inner: Input, outer: Input, *, field: str) -> None:
-    """Raises ParamError if an input cannot take the examples of another one, in a field of it."""
+    """Raises ParamError if `outer` cannot take the examples of `inner`, an input in its field."""
     if type(inner).examples is Input.examples:
-        raise ParamError(f"{field}: {type(inner).__name__} has no rows of one shape")
+        raise ParamError(f"{field}: {type(inner).__name__} makes whole batches, without `examples`")
     sizes = (inner.p.batch_size, inner.p.repeat, inner.p.max_batches)
     if sizes != (outer.p.batch_size, outer.p.repeat, None):
         raise ParamError(
-            f"{field}: set batch_size, repeat and max_batches of the input around it, a"
-            f" {type(outer).__name__}"
+            f"{field}: leave out batch_size, repeat and max_batches, and set them in the"
+            f" {type(outer).__name__} around it"
         )
 
 
@@ -335,9 +336,9 @@ def _is_spec(spec: Any) -> bool:
 
 
 def array_content(array: Any) -> tuple[Any, ...]:
-    """Returns what two arrays, of any shapes, share if all bits are the same.
+    """Returns a value that two arrays, of any shapes, share exactly if all their bits are equal.
 
-    NaN equals NaN, 0 differs from -0.
+    So NaN equals NaN, and 0 differs from -0.
     """
     array = np.asarray(array)
     values = array.tolist() if array.dtype == object else array.tobytes()

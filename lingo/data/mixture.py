@@ -1,10 +1,10 @@
 """A mixture of inputs: which input each example comes from, at fixed shares.
 
 A binary tree of choices picks the input. Of the first n examples that reach a node whose left side
-has share p, floor(n p + 1/2) go left. So example n of a mixture of K inputs takes log2(K) divisions
-and none of the examples before it, and an input is at most half an example per level of the tree
-away from its share. The examples of an input come in order and none is left out, exactly as that
-input alone would give them.
+has share p, floor(n p + 1/2) go left. So finding example n of a mixture of K inputs takes log2(K)
+divisions and none of the examples before it, and an input is off its share by at most half an
+example per level of the tree. The examples of each input come in order, without gaps, exactly as
+that input alone would give them.
 
 Axes: B examples of a batch, N examples, K inputs.
 """
@@ -34,9 +34,10 @@ class Choice(NamedTuple):
 
 
 def choose(numbers: np.ndarray, shares: Sequence[float]) -> Choice:
-    """Returns which of K inputs, by shares of any sum, examples of an endless mixture come from.
+    """Returns the inputs that examples of an endless mixture come from.
 
-    The numbers, int64 [N], are their `example_id` in the mixture.
+    `numbers`, int64 [N], are their `example_id` in the mixture; the shares of the K inputs may have
+    any sum.
     """
     part, number = np.zeros_like(numbers), numbers.copy()
     _descend(part, number, np.arange(len(numbers)), list(shares), first=0)
@@ -72,15 +73,15 @@ class Mixture(Input):
     The inputs are built with the mixture's `batch_size`, `seed` and `repeat`, and must have the
     same arrays and vocabulary. Without `weights`, an input's share is proportional to
     min(number of items, max_examples) ** (1 / temperature) (Raffel et al. 2020, sec. 3.5.2; ST-MoE
-    caps at 65,536, Zoph et al. 2022, sec. 4.1). Items are examples, or, where an example packs
-    several pairs, the pairs: shares are of items, not of rows. A single pass (`repeat=False`) has
-    every example of every input once, input after input.
+    caps at 65,536, Zoph et al. 2022, sec. 4.1). Items are examples, or the pairs that examples
+    pack: shares are shares of items, not of rows. A single pass (`repeat=False`) has every example
+    of every input once, input after input.
     """
 
-    inputs: dict[str, Input]  # by name: what is mixed
+    inputs: dict[str, Input]  # the inputs to mix, by name
     weights: dict[str, float] | None = None  # shares by name, of any sum; None: by size
-    temperature: float = 1.0  # of shares by size: above 1, more equal than the sizes
-    max_examples: int | None = None  # shares by size count no more items of an input
+    temperature: float = 1.0  # for shares by size: above 1, they are more equal than the sizes
+    max_examples: int | None = None  # for shares by size: cap on the items of an input
 
     thread_safe = True
 
@@ -99,9 +100,9 @@ class Mixture(Input):
             raise ParamError("temperature and max_examples must be positive")
         sized = p.temperature != 1.0 or p.max_examples is not None
         if sized and p.weights is not None:
-            raise ParamError("temperature and max_examples are for shares by size: leave weights")
+            raise ParamError("temperature and max_examples are for shares by size, without weights")
         if not p.repeat and (sized or p.weights is not None):
-            raise ParamError("a single pass (repeat=False) has all examples: it takes no shares")
+            raise ParamError("a single pass (repeat=False) has all examples: leave out the shares")
 
     def setup(self) -> None:
         p = self.p

@@ -1,7 +1,7 @@
 """Packing: which tokens of which documents are in which row, planned from the lengths alone.
 
 An epoch has every token of every document exactly once, in rows of T tokens. The end token after a
-document counts as one of its tokens; a piece [begin, end) is a run of them. There are two plans:
+document counts as one of its tokens; a piece [begin, end) is a run of these. There are two plans:
 
     Stream   documents one after the other, in a new order each epoch, cut every T tokens:
              row r is tokens [rT, (r+1)T). Only the last row has padding.
@@ -9,7 +9,7 @@ document counts as one of its tokens; a piece [begin, end) is a run of them. The
              et al. 1974) puts pieces into rows. The rows are the same in every epoch, and have
              some padding.
 
-Bisection finds any row without those before it: resuming replays nothing.
+Bisection finds any row without the rows before it, so resuming replays nothing.
 
 Axes: N documents, P pieces, T tokens per row.
 """
@@ -25,7 +25,7 @@ from lingo.data.epoch_order import permutation
 
 
 class Piece(NamedTuple):
-    """Tokens begin, ..., end - 1 of a document and the end token that follows it."""
+    """Tokens begin, ..., end - 1 of a document, whose last token is the end token after it."""
 
     document: int
     begin: int
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 class Stream:
     """Rows of `row_length` tokens, cut from one stream of documents.
 
-    The lengths of documents, int64 [N], include their ends; `seed=None` keeps their order.
+    The lengths of documents, int64 [N], include end tokens; `seed=None` keeps their order.
     """
 
     def __init__(self, lengths: np.ndarray, *, row_length: int, seed: int | None) -> None:
@@ -68,8 +68,8 @@ class Stream:
 class FixedRows:
     """Rows that are the same in every epoch.
 
-    A piece, of int64 [P, 3], is (document, begin, end); `rows`, int64 [P], is the row of each, from
-    0, and leaves no row empty.
+    `pieces`, int64 [P, 3], are (document, begin, end). `rows`, int64 [P], is each piece's row, from
+    0; no row is empty.
     """
 
     def __init__(self, pieces: np.ndarray, rows: np.ndarray) -> None:
@@ -89,7 +89,7 @@ Packing: TypeAlias = Stream | FixedRows
 
 
 def pack_bins(lengths: np.ndarray, *, row_length: int) -> FixedRows:
-    """Returns the plan `Bins` for documents of some lengths, int64 [N], ends included."""
+    """Returns the plan `Bins` for documents of some lengths, int64 [N], end tokens included."""
     pieces = cut(lengths, row_length)
     return FixedRows(pieces, best_fit(pieces[:, 2] - pieces[:, 1], row_length))
 
@@ -97,7 +97,7 @@ def pack_bins(lengths: np.ndarray, *, row_length: int) -> FixedRows:
 def cut(lengths: np.ndarray, row_length: int) -> np.ndarray:
     """Returns (document, begin, end) of pieces no longer than a row, int64 [P, 3].
 
-    The lengths of documents, int64 [N], include their ends.
+    The lengths of documents, int64 [N], include end tokens.
     """
     counts = -(-lengths // row_length)
     document = np.repeat(np.arange(len(lengths)), counts)

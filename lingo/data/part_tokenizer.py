@@ -1,8 +1,8 @@
-"""Tokenizers whose token ids depend on the text around: documents are cut where nothing is lost.
+"""Tokenizers whose token ids depend on the text around, and cuts that do not change the ids.
 
-The tokens of a document are those of its whole text. So that a row in the middle of a book reads
-and encodes a few kilobytes, `measure` cuts the document into parts, each of which it has encoded
-alone to the same tokens.
+A document has the tokens of its whole text. A row in the middle of a book should still read and
+encode only a few kilobytes. So `measure` cuts the document into parts, and checks that each part,
+encoded alone, has the same tokens as in the whole.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ PART_BYTES = 2048
 
 
 class PartModel(Protocol):
-    """What encodes a text, whole or in parts."""
+    """Encodes a text, whole or in parts."""
 
     def encode_part(self, data: bytes, *, is_first: bool, is_last: bool) -> list[int]:
         """Returns the ids of a part of a text that was cut at `find_cut`."""
         ...
 
     def find_cut(self, window: bytes) -> int:
-        """Returns where a text that begins with a window may be cut, in bytes after its start."""
+        """Returns where a text that begins with `window` may be cut, in bytes after its start."""
         ...
 
 
@@ -34,7 +34,7 @@ class PartTokenizer(Tokenizer, interface=True):
     """A tokenizer that encodes parts of a document to the tokens of the whole."""
 
     segment_bytes: ClassVar[int]
-    """The longest text that is encoded at once."""
+    """The most bytes of text that are encoded at once."""
 
     @property
     def _model(self) -> PartModel:
@@ -85,10 +85,10 @@ class _Segment(NamedTuple):
 def _find_cuts(model: PartModel, segment: _Segment) -> list[tuple[int, int]]:
     """Returns the (bytes, tokens) before each part of a segment, from (0, 0) on.
 
-    Each part, encoded alone, has the tokens that it has in the segment. If it has others, a part
-    twice as long is tried, so that the work is proportional to the text; from the cut before, if
-    already the first token differs. (Where float32 sums of scores decide between two segmentations
-    of a text that are equally good, a part may have others wherever it begins.)
+    Each part, encoded alone, has the same tokens as in the segment. If the tokens differ, a part
+    twice as long is tried, so that the work is proportional to the text. If even the first token
+    differs, the longer part begins at the cut before. (Rounding of float32 sums of scores may
+    decide between two equally good segmentations, so that tokens differ wherever a part begins.)
     """
     data, ids, is_first, is_last = segment
     cuts = [(0, 0)]

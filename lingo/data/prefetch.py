@@ -16,10 +16,10 @@ import numpy as np
 from lingo.data.input import Input
 
 DEPTH = 2
-"""How many items are ready or being made, besides the one in use."""
+"""How many items are ready or being made, in addition to the one in use."""
 
 THREADS = 3
-"""How many threads make batches of an input that allows it: some wait for files, others compute."""
+"""How many threads make batches if the input allows it: some wait for files, others compute."""
 
 
 class Item(NamedTuple):
@@ -42,7 +42,7 @@ class _Pending(NamedTuple):
 
 
 class Prefetch:
-    """Iterates over the batches of an input, which threads prefetch: several if it allows them.
+    """Iterates over an input's batches, prefetched by a thread, or by several if it allows that.
 
         with Prefetch(input, spans=[range(0, 10), range(10, 15)]) as items:
             for steps, batches in items: ...
@@ -55,8 +55,8 @@ class Prefetch:
             if their shapes differ.
         offset: number of batches to skip: step s gets batch s + offset.
         rows: maps the number of examples in a batch to the slice to read; None reads all.
-        depth: number of items that are ready or being made, besides the one in use; of several
-            threads also more, so that none is idle.
+        depth: number of items that are ready or being made, in addition to the one in use; more if
+            several threads would be idle otherwise.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Prefetch:
             executor.shutdown(wait=False, cancel_futures=True)
 
     def _fill(self) -> None:
-        """Starts items until there are enough, or no further spans."""
+        """Starts items until there are enough, or no more spans."""
         while len(self._pending) < self._depth or self._num_batches() < self._least_batches:
             steps = next(self._spans, None)
             if steps is None:

@@ -8,22 +8,22 @@ import numpy as np
 
 
 class Prompt(NamedTuple):
-    """What a model reads before it generates."""
+    """The tokens that a model reads before it generates."""
 
-    tokens: np.ndarray  # int32 [at least 1], all before the first new one, the start included
-    source: np.ndarray | None = None  # int32 [any number], what an encoder reads
+    tokens: np.ndarray  # int32 [at least 1], the tokens before the first new one, start included
+    source: np.ndarray | None = None  # int32 [any number], the encoder's tokens
     is_prefix: bool = False  # whether `tokens` is a prefix, whose positions attend to each other
-    is_answered: bool = False  # whether the new tokens are a text of their own; else they continue
+    is_answered: bool = False  # whether the new tokens are an answer; else they continue the prompt
 
     @property
     def size(self) -> int:
-        """The number of tokens, those of `source` included."""
+        """The number of tokens, `source` included."""
         return len(self.tokens) + (0 if self.source is None else len(self.source))
 
     def num_positions(self, max_tokens: int) -> int:
         """Returns how many positions a model needs for `max_tokens` new tokens.
 
-        The last one needs none. Of an encoder and a decoder the larger number counts.
+        The last new token needs none. With an encoder and a decoder, the larger number counts.
         """
         return max(len(self.tokens) + max_tokens - 1, self.size - len(self.tokens))
 
@@ -33,11 +33,11 @@ class TextPair(NamedTuple):
 
     prompt: Prompt  # the source as the model reads it: cut, if it is too long for the input
     source: str
-    target: str  # the whole of it
+    target: str  # the whole target
 
 
 class Answer(NamedTuple):
-    """What a model answers to a source."""
+    """A model's answer to a source, and the right answer."""
 
     source: str
     target: str  # the right answer

@@ -2,8 +2,8 @@
 
 A document is a span of bytes in a file, and its text depends on these bytes alone: it is the bytes
 themselves (a text file), or decoded from them (a string in a line of JSON, an image with its
-class). So an index of spans is enough to find any document again without reading those before it. A
-format whose records are no such spans has to be copied first, as compressed files are
+class). So an index of spans is enough to find any document again without reading earlier ones.
+Files whose records are not such spans have to be copied first, as compressed files are
 (`gzip_copy.py`).
 
 Axes: F files.
@@ -27,7 +27,7 @@ from lingo.data.files import DataError, File, Place, Read, blocks, describe_plac
 
 
 class Splittable(Configurable):
-    """Items of which those with the smallest hashes are held out.
+    """Items in splits: the items with the smallest hashes are held out.
 
     Whether an item is held out depends on it alone. A larger `heldout_fraction` holds out every
     item that a smaller one does.
@@ -60,20 +60,20 @@ def split_hash(data: bytes) -> int:
 
 
 class RecordSource(Splittable, interface=True):
-    """Records in files: a whole file each, or several in a file. Messages call one a `unit`.
+    """Records in files, one or several per file. Messages call a record by its `unit`.
 
-    A subclass defines where the files are (`places`). One whose files hold several documents
-    defines `spans`; one whose documents are decoded sets `decodes` and defines `text`: without it,
-    a document's text is its bytes, of which any part can be read alone.
+    A subclass defines where the files are (`places`). If files hold several documents, it defines
+    `spans`. If documents are decoded, it sets `decodes` and defines `text`. Without `decodes`, a
+    document's text is its bytes, and any part of it can be read alone.
     """
 
     split_by: Literal["file", "document"] = "file"  # what is hashed: a file's name, or a text
-    unique: bool = False  # leave out every document whose text has been before, in any split
+    unique: bool = False  # leave out every document whose text occurred before, in any split
 
     decodes: ClassVar[bool] = False
-    unit: ClassVar[str] = "document"  # what messages call a document
-    longest_bytes: ClassVar[int] = (1 << 31) - 1  # a tf.train.Example has no more
-    checksums: ClassVar[bool] = False  # they detect a compressed file; else its first bytes do
+    unit: ClassVar[str] = "document"  # the word for a document in messages
+    longest_bytes: ClassVar[int] = (1 << 31) - 1  # the limit of a tf.train.Example
+    checksums: ClassVar[bool] = False  # records have them, so that they reveal a compressed file
 
     def places(self) -> list[Place]:
         """Returns where the files are; raises DataError if there is no such place."""
@@ -85,7 +85,7 @@ class RecordSource(Splittable, interface=True):
         return [(0, file.size)]
 
     def text(self, data: bytes, where: str) -> bytes:
-        """Returns the text of a document's span, in UTF-8; an empty one is left out.
+        """Returns the text of a document's span, in UTF-8; an empty text is left out.
 
         Raises DataError, which begins with `where`, if the bytes cannot be decoded.
         """
@@ -93,22 +93,22 @@ class RecordSource(Splittable, interface=True):
         return data
 
     def document(self, file: File, data: bytes, where: str) -> bytes:
-        """Returns what `text` does, where it may depend on the name of the document's file, too."""
+        """Returns the same as `text`; a subclass may also use the name of the document's file."""
         del file
         return self.text(data, where)
 
     def where(self, file: File, number: int, start: int) -> str:
-        """Returns where the document of a number, from 1, and of a first byte is, for errors."""
+        """Returns where a document is, for errors, by its number (from 1) and first byte."""
         return f"{file.path}, {self.unit} {number}, byte {start}"
 
     def identity(self, read: Read, size: int) -> Iterable[bytes]:
-        """Yields the bytes that decide a text's split and whether it is unique: all of its own."""
+        """Yields the bytes that decide a text's split and whether it is unique: by default, all."""
         return blocks(read, 0, size)
 
     def files(self) -> list[File]:
         """Returns the files of this split, sorted by name; with `shares_index`, of all splits.
 
-        Raises DataError if there is none, or as `list_files`.
+        Raises DataError if there are no files, and as `list_files`.
         """
         places = self.places()
         files = list_files(places)
@@ -196,12 +196,12 @@ class DecodedRecords(RecordSource):
     """Files of records, each a document that is decoded by itself.
 
     A record that cannot be decoded is an error. With `max_damaged`, indexing leaves out up to that
-    many of them, counted and listed. Where the next record cannot be found, the rest of a file
-    counts as many records as the mean size of those before gives.
+    many of them, and reports them. If the next record cannot be found, the rest of the file is
+    lost; the mean size of the records before says how many records it counts as.
     """
 
     split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
-    max_damaged: int = 0  # damaged records that may be left out; with more, nothing is read
+    max_damaged: int = 0  # damaged records that may be left out; more are an error
 
     decodes: ClassVar[bool] = True
     unit: ClassVar[str] = "record"
@@ -212,7 +212,7 @@ class DecodedRecords(RecordSource):
 
 
 class CorruptRecord(DataError):
-    """A record that cannot be decoded; `max_damaged` may allow to leave it out."""
+    """A record that cannot be decoded; `max_damaged` may allow leaving it out."""
 
 
 def _check_package(package: str) -> None:

@@ -1,8 +1,8 @@
 """SentencePiece tokenizers (Kudo & Richardson 2018): a vocabulary of pieces, learned from text.
 
 The package adds a space before the first word of a text (or after the last, in some models), and
-some models remove spaces at both ends. A part in the middle of a text needs neither, so that a
-second processor of the same model adds no space where the first does, and the other way round.
+some models remove spaces at both ends. A part in the middle of a text needs neither. For such parts
+there is a second processor of the same model, which adds a space only if the first one does not.
 
 Models that `train` makes are lossless: text is not normalized, and characters that are in no piece
 become bytes. A newline or a tab is always a byte piece of its own, so no piece spans two lines.
@@ -39,8 +39,8 @@ _TEXT_TYPES = (1, 4, 5)  # normal, user-defined, unused: the others are control 
 PAD_ID, END_ID, START_ID, UNKNOWN_ID = range(4)
 NUM_RESERVED = 4 + 256  # the four special ids and the bytes
 
-_LEARNED_FORMAT = 1  # of what LearnedPieces learns; another one is learned anew
-_MAX_SENTENCE_BYTES = 4000  # the trainer leaves out longer ones
+_LEARNED_FORMAT = 1  # version of the models of LearnedPieces; a new one makes it learn anew
+_MAX_SENTENCE_BYTES = 4000  # the trainer leaves out longer sentences
 _SEPARATOR = re.compile(rb"[\n\t\x1e]")  # U+001E separates the sides of a pair
 _TOO_LARGE = re.compile(r"value <= (\d+)|required_chars\. \d+ vs (\d+)")
 
@@ -48,12 +48,12 @@ _TOO_LARGE = re.compile(r"value <= (\d+)|required_chars\. \d+ vs (\d+)")
 class PieceTokenizer(PartTokenizer, interface=True):
     """A tokenizer that has a SentencePiece model, which it opens at first use.
 
-    The ids of padding, start and end are the model's; its end id replaces a padding or start id
-    that it lacks.
+    The ids of padding, start and end are the model's. If the model has no padding or start id, its
+    end id is used instead.
     """
 
     vocab_size: int  # number of pieces; checked when the model is opened
-    segment_bytes = 2**23  # the package needs up to a hundred times the memory
+    segment_bytes = 2**23  # the package needs up to a hundred times as much memory
 
     def setup(self) -> None:
         self.vocab_size = self.p.vocab_size
@@ -120,11 +120,11 @@ class SentencePiece(PieceTokenizer):
 class LearnedPieces(LearnedTokenizer, PieceTokenizer):
     """Pieces that are learned from a source of text at first use. `pip install 'lingo-tf[text]'`.
 
-    `train` learns them by byte pair encoding. Every digit is alone. Equal texts give equal pieces.
-    The model is kept in the user's cache directory, for every later start with this text.
+    `train` learns them by byte pair encoding. Every digit is a piece of its own. Equal texts give
+    equal pieces. The user's cache directory keeps the model for later runs on the same text.
     """
 
-    adds_space: bool = False  # before a text: its first word has the pieces of a later one
+    adds_space: bool = False  # before a text, so that its first word is encoded like later ones
 
     def check(self) -> None:
         super().check()
@@ -178,19 +178,19 @@ class PieceModel:
     def encode_part(self, data: bytes, *, is_first: bool, is_last: bool) -> list[int]:
         """Returns the ids of a part of a text that was cut at `find_cut`."""
         has_outer_edge = is_last if self._space_is_last else is_first
-        if has_outer_edge:  # the package adds a space there, or does not, as for the whole text
+        if has_outer_edge:  # the package treats this edge as it treats the whole text's
             return self.processor.encode(data)
         edge = data[-1:] if self._space_is_last else data[:1]
-        # the model would remove the space at the edge, which one that is added stands for
+        # The model removes a space at the edge, so that the package has to add one in its place.
         needs_space = self._removes_spaces and edge in self._spaces
         processor = self.processor if needs_space == self._adds_space else self._other
         return processor.encode(data)
 
     def find_cut(self, window: bytes) -> int:
-        """Returns where a text that begins with a window may be cut, in bytes after its beginning.
+        """Returns where a text that begins with `window` may be cut, in bytes after its start.
 
-        It is the last place where a word ends or, if there is none, no piece of the model joins the
-        characters on both sides; else the last place between two characters.
+        The cut is at the last end of a word. Without one, it is at the last place where no piece of
+        the model joins the characters on both sides; else at the last place between two characters.
         """
         match = (_SPACE_END if self._space_is_last else _WORD_END).match(window)
         if match:
@@ -245,7 +245,7 @@ def train(
     Its type is unigram (Kudo 2018) or bpe (Sennrich et al. 2016). `vocab_size` counts 4 ids for
     padding, end, start and unknown, and 256 for bytes; `split_digits` leaves every digit alone;
     `adds_space` encodes a text with a space before it, which decoding removes. Raises ParamError if
-    it has no room for pieces, DataError if the text is too small for it or too varied.
+    `vocab_size` has no room for pieces, DataError if the text is too small or too varied for it.
     """
     _check_vocab_size(vocab_size)
     model, sentences = io.BytesIO(), list(_sentences(documents))
@@ -278,7 +278,7 @@ def train(
 def _check_vocab_size(vocab_size: int) -> None:
     if vocab_size <= NUM_RESERVED:
         raise ParamError(
-            f"{vocab_size=} leaves no piece beside the {NUM_RESERVED} ids of any model"
+            f"{vocab_size=} leaves no room for pieces: every model needs {NUM_RESERVED} other ids"
         )
 
 
@@ -294,7 +294,8 @@ def _reason(error: str, vocab_size: int, num_bytes: int) -> str:
     """Returns the meaning of the trainer's error in a sentence."""
     match = _TOO_LARGE.search(error)
     if match is None:
-        return f"{num_bytes} bytes of text train no tokenizer: {error.strip() or 'no reason given'}"
+        reason = error.strip() or "no reason given"
+        return f"{num_bytes} bytes of text cannot train a tokenizer: {reason}"
     if match[1]:
         return (
             f"{num_bytes} bytes of text are too few for vocab_size={vocab_size}: they make at most"
@@ -302,5 +303,5 @@ def _reason(error: str, vocab_size: int, num_bytes: int) -> str:
         )
     return (
         f"vocab_size={vocab_size} is too small for the characters of the text:"
-        f" it takes more than {match[2]}."
+        f" it must be more than {match[2]}."
     )

@@ -1,4 +1,4 @@
-"""Anything with `__len__` and `__getitem__` as an input: PyTorch's, Hugging Face's, lists, Grain's.
+"""A sequence as an input: a list, or a dataset of PyTorch, Hugging Face or Grain.
 
     SequenceInput.params(function=load_rows, names=["image", "label"], batch_size=32)
 
@@ -37,21 +37,21 @@ class SequenceInput(IndexedInput):
 
     The sequence has `__len__`, and `__getitem__` for an index from 0: a map-style dataset of
     PyTorch, a dataset of Hugging Face, a data source of Grain, a list. An entry is a dict of
-    arrays, tensors, numbers or texts, or a tuple or list of these, which `names` names. All entries
-    have the same names, shapes and types, and an entry is the same whenever it is read: random
-    changes are for `augment`.
+    arrays, tensors, numbers or texts, or a tuple or list of these, which get their names from
+    `names`. All entries have the same names, shapes and types, and an entry is the same each time
+    it is read: make random changes in `augment`.
     """
 
     function: Function  # returns the sequence
-    arguments: dict[str, Any] = {}  # of the function, by name
-    names: list[str] = []  # of the parts of an entry that is a tuple or list
+    arguments: dict[str, Any] = {}  # the function's keyword arguments
+    names: list[str] = []  # of an entry's parts, if entries are tuples or lists
 
     def setup(self) -> None:
         super().setup()
         self._sequence = functools.cache(self._open)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
-        """Calls the function and reads the first entry; raises ParamError if it does not suit."""
+        """Calls the function and reads the first entry; raises ParamError if that is impossible."""
         del progress
         self._entry(0)
 
@@ -64,7 +64,7 @@ class SequenceInput(IndexedInput):
     def fingerprint(self) -> dict[str, Any]:
         """Returns the function, the number of examples and a digest of a few of them.
 
-        They are spread evenly: reading all might take hours.
+        These are spread evenly; reading all might take hours.
         """
         digest, size = hashlib.sha256(), self.num_examples()
         for index in np.unique(np.linspace(0, size - 1, _PROBED).astype(int)).tolist():
@@ -74,18 +74,18 @@ class SequenceInput(IndexedInput):
         return {"source": label(self.p.function), "examples": size, "digest": digest.hexdigest()}
 
     def _open(self) -> Any:
-        """Returns what the function returns, checked."""
-        found, where = call_function(self.p.function, self.p.arguments), label(self.p.function)
-        if isinstance(found, Mapping):
+        """Returns the function's sequence, checked."""
+        sequence, where = call_function(self.p.function, self.p.arguments), label(self.p.function)
+        if isinstance(sequence, Mapping):
             raise ParamError(f"{where} returned a dict: for a dict of arrays there is ArrayInput")
-        if not (hasattr(found, "__len__") and hasattr(found, "__getitem__")):
+        if not (hasattr(sequence, "__len__") and hasattr(sequence, "__getitem__")):
             raise ParamError(
-                f"{where} returned {describe_kind(found)}, which lacks __len__ or __getitem__: for"
-                " a tf.data.Dataset there is DatasetInput"
+                f"{where} returned {describe_kind(sequence)}, which lacks __len__ or __getitem__:"
+                " for a tf.data.Dataset there is DatasetInput"
             )
-        if not len(found):
+        if not len(sequence):
             raise DataError(f"{where} returned a sequence without entries.")
-        return found
+        return sequence
 
     def _entry(self, index: int) -> dict[str, np.ndarray]:
         """Returns an entry as {name: array}; raises ParamError if it has another form."""
@@ -98,11 +98,11 @@ class SequenceInput(IndexedInput):
 def name_parts(entry: Any, names: Sequence[str], where: str) -> dict[str, np.ndarray]:
     """Returns the parts of a dict, or of a tuple or list that has `names`, as arrays by name.
 
-    `where` says in errors where the entry comes from. Raises ParamError for another form.
+    Raises ParamError, which begins with `where`, for an entry of another form.
     """
     if isinstance(entry, Mapping):
         if names:
-            raise ParamError(f"{where} is a dict, so its parts have names: leave names={[*names]}")
+            raise ParamError(f"{where} is a dict and has names: leave out names={[*names]}")
         named = entry
     elif isinstance(entry, (tuple, list)):
         if len(entry) != len({*names}):

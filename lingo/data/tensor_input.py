@@ -28,7 +28,7 @@ from lingo.ops import random
 
 _CALLS = ("If", "While", "Case", "StatefulPartitionedCall")  # as stateful as what they call
 _HARMLESS = ("Assert", "Print", "PrintV2", "CheckNumericsV2")  # stateful, but change no value
-_SOURCES = (  # of `tf.data`: stateful only so that TensorFlow does not make constants of them
+_SOURCES = (  # of `tf.data`: marked stateful only so that they do not become constants
     "FixedLengthRecordDataset",
     "FixedLengthRecordDatasetV2",
     "RangeDataset",
@@ -46,7 +46,7 @@ class TensorInput(DerivedInput):
     """Another input's examples, changed in TensorFlow.
 
     A subclass defines the change (`map`) and its results' shapes and dtypes (`arrays`). The other
-    input is built with the `batch_size`, `seed` and `repeat` of this one.
+    input is built with this one's `batch_size`, `seed` and `repeat`.
     """
 
     def setup(self) -> None:
@@ -54,13 +54,13 @@ class TensorInput(DerivedInput):
         self._program = functools.cache(self._trace_map)
 
     def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
-        """Returns the task's arrays of some examples; it is traced, and runs on the CPU.
+        """Returns the task's arrays for some examples; it is traced, and runs on the CPU.
 
         Args:
             arrays: {name: [B, ...]}, the arrays of the input; dtypes as in its `specs`.
             key: uint32 words [B], a random key of (seed, `example_id`) for `lingo.ops.random`;
-                `tf.bitcast(tf.stack(key, -1), tf.int32)`, int32 [B, 2], has a seed of each example
-                for `tf.random.stateless_*`.
+                `tf.bitcast(tf.stack(key, -1), tf.int32)`, int32 [B, 2], has a seed per example for
+                `tf.random.stateless_*`.
 
         Returns:
             {name: [B, ...]}, with the shapes and dtypes of `arrays`.
@@ -79,7 +79,7 @@ class TensorInput(DerivedInput):
         return offers
 
     def allows_threads(self) -> bool:
-        """Returns whether the input does: `map` keeps no state, and is traced once."""
+        """Returns whether the other input does; `map` keeps no state, and is traced once."""
         return type(self).examples is TensorInput.examples and self.input.allows_threads()
 
     def prepare(self, *, progress: Progress | None = None) -> None:
@@ -100,7 +100,7 @@ class TensorInput(DerivedInput):
             where = f"examples {numbers.min()} to {numbers.max()}"
             raise DataError(f"{type(self).__name__}.map of {where}: {reason}") from error
         if any(len(value) != len(numbers) for value in results.values()):
-            raise ParamError(f"{type(self).__name__}.map does not return an example for each")
+            raise ParamError(f"{type(self).__name__}.map must return as many examples as it gets")
         return {name: value.numpy() for name, value in results.items()}
 
     def specs(self) -> dict[str, ArraySpec]:
@@ -119,8 +119,8 @@ class TensorInput(DerivedInput):
 
     def _input_specs(self) -> dict[str, ArraySpec]:
         """Returns the entries of the input's `specs` that its `examples` returns."""
-        others = Input.specs(self.input)
-        return {name: spec for name, spec in self.input.specs().items() if name not in others}
+        common = Input.specs(self.input)
+        return {name: spec for name, spec in self.input.specs().items() if name not in common}
 
     def _trace_map(self) -> Callable[..., dict[str, tf.Tensor]]:
         """Returns `map`, traced for any B and checked."""
@@ -136,8 +136,8 @@ class TensorInput(DerivedInput):
         concrete = tf.function(program, autograph=False).get_concrete_function(arrays, *words)
         for operation in stateful_operations(concrete.graph):
             raise ParamError(
-                f"{type(self).__name__}.map uses {operation}. A batch is a function of (seed,"
-                " step), or no run could be resumed: draw from the key that map is given, by"
+                f"{type(self).__name__}.map uses {operation}. A batch must be a function of (seed,"
+                " step), or no run could be resumed: draw from the key that map gets, by"
                 " lingo.ops.random or tf.random.stateless_*."
             )
         return concrete
@@ -162,7 +162,7 @@ class TensorInput(DerivedInput):
 def stateful_operations(graph: tf.Graph) -> Iterator[str]:
     """Yields the operations of a graph and its functions that keep state, in words.
 
-    Operations that only print, check or call do not count, nor do files and arrays of `tf.data`.
+    Operations that only print, check or call do not count, nor do `tf.data`'s files and arrays.
     """
     functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
     seen: set[str] = set()

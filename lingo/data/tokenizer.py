@@ -15,8 +15,8 @@ from lingo.data.files import DataError, Read
 class TokenCounts(NamedTuple):
     """The number of tokens of a document, and where its text may be cut.
 
-    A cut is the number of (bytes, tokens) before it: `Tokenizer.encode_part` of the parts gives the
-    tokens of the document.
+    A cut is the number of (bytes, tokens) before it. If `Tokenizer.encode_part` encodes the parts
+    between cuts, they have the tokens of the document.
     """
 
     tokens: int
@@ -44,7 +44,7 @@ class Tokenizer(Configurable, interface=True):
         return 2
 
     def special_id(self, token: str) -> int | None:
-        """Returns the id of a special token such as <extra_id_0>, or None if there is none."""
+        """Returns the id of a special token such as <extra_id_0>, or None if it does not exist."""
         del token
         return None
 
@@ -53,14 +53,14 @@ class Tokenizer(Configurable, interface=True):
         return np.unique([self.pad_id, self.end_id, self.start_id]).astype(np.int32)
 
     def word_continuations(self) -> np.ndarray:
-        """Returns which ids continue a word, bool [vocab_size]; DataError if nothing tells."""
+        """Returns which ids continue a word, bool [vocab_size]; raises DataError if unknown."""
         raise DataError(
             f"tokenizer {self.describe()} does not tell which tokens continue a word: take"
             " LearnedWordPieces, or a HuggingFaceTokenizer of BERT's."
         )
 
     def describe(self) -> str:
-        """Returns a name; tokenizers of equal names encode every text to the same ids."""
+        """Returns a name; tokenizers with equal names encode every text to the same ids."""
         raise NotImplementedError
 
     def encode(self, text: str | bytes) -> np.ndarray:
@@ -68,7 +68,7 @@ class Tokenizer(Configurable, interface=True):
         raise NotImplementedError
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns the text of some ids, [any number]; those not of text are left out or U+FFFD."""
+        """Returns the text of ids, [any number]; ids without a text are left out or U+FFFD."""
         raise NotImplementedError
 
     def encode_part(self, data: bytes, *, is_first: bool, is_last: bool) -> np.ndarray:
@@ -83,7 +83,7 @@ class Tokenizer(Configurable, interface=True):
     def part(self, read: Read, size: int, cuts: np.ndarray, begin: int, end: int) -> np.ndarray:
         """Returns tokens begin, ..., end - 1 of a document of `size` bytes, int32 [end - begin].
 
-        The cuts, int64 [number of cuts, 2], are those that `measure` returned.
+        `cuts`, int64 [number of cuts, 2], come from `measure`.
         """
         first = int(np.searchsorted(cuts[:, 1], begin, side="right"))  # the part that `begin` is in
         last = int(np.searchsorted(cuts[:, 1], end, side="left"))
@@ -123,5 +123,5 @@ class ByteTokenizer(Tokenizer):
 
 
 def as_bytes(text: str | bytes) -> bytes:
-    """Returns a text in UTF-8; surrogates, as Python decodes other bytes in flags, become bytes."""
+    """Returns a text in UTF-8; surrogates, Python's stand-ins for other bytes, become bytes."""
     return text.encode(errors="surrogateescape") if isinstance(text, str) else text

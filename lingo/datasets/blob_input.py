@@ -22,17 +22,18 @@ from lingo.ops import random
 
 CLASSES = ("background", "solid", "hollow")
 _RADII = (0.14, 0.28)  # of blobs, as parts of the volume's size
-_SHELL = 0.65  # the radius of the cavity of a hollow blob, as a part of its own
-_SMALLEST = 8  # pixels of a side; smaller cavities vanish
-_PROBED = 4  # examples whose content identifies how they are drawn
+_SHELL = 0.65  # the radius of a hollow blob's cavity, as a part of the blob's radius
+_SMALLEST = 8  # voxels per side; in smaller volumes, cavities vanish
+_PROBED = 4  # number of examples whose content identifies how they are drawn
 
 
 class BlobInput(IndexedInput):
-    """Volumes of three ellipsoids each, brighter than the noise around them, with labels of voxels.
+    """Volumes of ellipsoids, brighter than the noise around them, with a label for each voxel.
 
-    Each is solid, class 1, or hollow, class 2, with a cavity that looks like the background, class
-    0, but belongs to the ellipsoid: what a voxel is shows only in what surrounds it. Where two
-    meet, the later one counts. Volumes are functions of split and index, the same for all seeds.
+    An ellipsoid is solid (class 1) or hollow (class 2). A cavity looks like the background (class
+    0), but belongs to its ellipsoid: only the surroundings of a voxel show its class. Where two
+    ellipsoids meet, the later one counts. Volumes are functions of split and index, the same for
+    all seeds.
 
     Batches: `images`, float32 [B, D, H, W, 1]; `labels`, int32 [B, D, H, W].
     """
@@ -40,7 +41,7 @@ class BlobInput(IndexedInput):
     split: Literal["train", "heldout"] = "train"  # they share no volume
     size: int = 16  # D, H and W
     num_volumes: int = 4096  # of the split
-    num_blobs: int = 3  # of a volume
+    num_blobs: int = 3  # ellipsoids per volume
     noise: float = 0.5  # standard deviation of uniform noise; blobs are 1 brighter
 
     def check(self) -> None:
@@ -77,7 +78,7 @@ class BlobInput(IndexedInput):
         keys = random.fold(split, indices.astype(np.uint32))
         drawn = random.uniform(random.fold(keys, 0), p.num_blobs, 7)  # [B, N, 7]
         noise = random.uniform(random.fold(keys, 1), size, size, size) - 0.5
-        images = np.float32(p.noise * 12**0.5) * noise  # of which 12 ** -0.5 deviates
+        images = np.float32(p.noise * 12**0.5) * noise  # the noise deviates by 12 ** -0.5
         labels = np.zeros(images.shape, np.int32)
         places = (np.moveaxis(np.indices([size] * 3), 0, -1) + 0.5) / size  # [D, H, W, 3]
         low, high = _RADII

@@ -15,7 +15,7 @@ _LARGEST = 16.0  # the largest pixel value: a pixel counts the black ones of 4 x
 class Digits(LabelledImages):
     """1,797 digits of 8 x 8 pixels in 17 shades (UCI). `pip install 'lingo-tf[data]'`.
 
-    43 people wrote them; held-out digits are by the same people as the others.
+    43 people wrote them; the same people wrote the held-out digits and the others.
     """
 
     image_shape = (8, 8, 1)

@@ -38,7 +38,7 @@ class Docstrings(PythonPackages):
     """The English text of docstrings of some packages, without examples and fenced code."""
 
     split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
-    unique: bool = True  # leave out every document whose text has been before, in any split
+    unique: bool = True  # leave out every document whose text occurred before, in any split
 
     decodes: ClassVar[bool] = True
     unit: ClassVar[str] = "docstring"

@@ -23,7 +23,7 @@ from lingo.ops import random
 
 _SMALLEST, _LARGEST = 32, 224  # pixels
 _SHIFT, _SCALE, _SLANT = 0.04, 0.1, 0.15  # largest changes: no ink leaves the image
-_PROBED = 16  # examples whose content identifies how they are drawn
+_PROBED = 16  # number of examples whose content identifies how they are drawn
 
 
 class Glyph(NamedTuple):
@@ -40,15 +40,15 @@ class GlyphInput(IndexedInput):
     The fonts come with matplotlib. Held-out images are of the family Computer Modern, the others of
     DejaVu and STIX. There are 47 classes, each with equally many images: 10 digits, 26 capitals,
     with the small letters that look like them, and 11 other small letters. Letters of a face share
-    a baseline and are centred by their ink. Each image has a shift, scale and slant of its own,
-    which are the same for all seeds.
+    a baseline and are centred by their ink. Each image has its own shift, scale and slant, which
+    are the same for all seeds.
 
     Batches: `images`, uint8 [B, H, W, 1]; `labels`, int32 [B].
     """
 
     split: Split = "all"  # train and heldout share no family
     size: int = 32  # H and W, 32 to 224 pixels
-    images_per_class: int = 480  # multiples of 96 balance faces and cases of a split, too
+    images_per_class: int = 480  # multiples of 96 also balance the faces and cases of a split
     variation: float = 1.0  # of shift, scale and slant, 0 to 1; 0: none
 
     def check(self) -> None:
@@ -82,7 +82,7 @@ class GlyphInput(IndexedInput):
         return len(CLASSES) * self.p.images_per_class
 
     def glyph(self, index: int) -> Glyph:
-        """Returns what the image of an index shows: classes take turns, then faces, then cases."""
+        """Returns the glyph of an index; classes change fastest, then faces, then cases."""
         round_, label = divmod(index, len(CLASSES))
         cycle, face = divmod(round_, len(self.faces))
         characters = CLASSES[label]

@@ -1,4 +1,4 @@
-"""Scenes of letters and digits over photographs, for detection: of any number, without a download.
+"""Scenes of letters and digits over photographs, for detection: any number, without a download.
 
     GlyphSceneInput.params(split="train", size=128, batch_size=32)
 
@@ -25,13 +25,13 @@ from lingo.ops import random
 from lingo.ops.image.pixel import draw
 
 _SMALLEST, _LARGEST = 32, 512  # pixels
-_INK_SIZE = 128  # of the drawing, in pixels, that glyphs of all sizes are made of
+_INK_SIZE = 128  # pixels of the drawing that is resized to glyphs of all sizes
 _STRETCH = 0.15  # by how much a glyph is wider or narrower, at most
 _WINDOW = (64, 160)  # sides of the part of a photograph, in pixels; a held-out one has 160 columns
-_TRIES = 10  # places for a glyph
-_VISIBLE = 64  # ink of a pixel, of 255: a row or column at the rim with less is left out
-_NEAR = 0.3  # part of the range of levels in which a glyph is that has to differ from its ground
-_PROBED = 16  # examples whose content identifies how they are drawn
+_TRIES = 10  # places that are tried for a glyph
+_VISIBLE = 64  # least ink of a pixel, of 255: rows and columns at the rim with less are cut off
+_NEAR = 0.3  # part of all levels that a glyph may have: the darkest, on dark ground the lightest
+_PROBED = 16  # number of examples whose content identifies how they are drawn
 
 
 class _Draws(NamedTuple):
@@ -46,11 +46,11 @@ class _Draws(NamedTuple):
 class GlyphSceneInput(IndexedInput):
     """Letters and digits of several sizes over photographs. `pip install 'lingo-tf[data]'`.
 
-    A scene has 1 to `max_boxes` glyphs, each of a class, typeface, size, width and colour of its
-    own; they do not overlap, and fewer are drawn where there is no place for more. Held-out scenes
-    are of the family Computer Modern, the others of DejaVu and STIX, over other parts of the two
-    photographs that come with scikit-learn. A box is the smallest one around all pixels with a
-    quarter of ink or more; nothing is drawn outside it. Scenes are the same for all seeds.
+    A scene has 1 to `max_boxes` glyphs, each with its own class, typeface, size, width and colour.
+    They do not overlap; a glyph for which no place is found is left out. Held-out scenes have the
+    family Computer Modern, the others DejaVu and STIX, over other parts of the two photographs that
+    come with scikit-learn. A box is the smallest one around all pixels with a quarter of ink or
+    more; nothing is drawn outside it. Scenes are the same for all seeds.
 
     Batches: `images`, uint8 [B, H, W, 3]; `boxes`, float32 [B, N, 4], as (top, left, bottom, right)
     in parts of the image; `box_labels`, int32 [B, N], in 1..num_classes, and 0 for no box.
@@ -58,11 +58,11 @@ class GlyphSceneInput(IndexedInput):
 
     split: Split = "all"  # train and heldout share neither a family nor a pixel of a photograph
     size: int = 128  # H and W, 32 to 512 pixels
-    num_scenes: int = 4096  # of an epoch
-    num_classes: int = 10  # the first ones of GlyphInput's: 10 are the digits, 47 all
+    num_scenes: int = 4096  # per epoch
+    num_classes: int = 10  # the first of GlyphInput's classes: 10 are the digits, 47 are all
     max_boxes: int = 6  # N
     min_height: float = 0.12  # of a glyph, as a part of H
-    max_height: float = 0.5  # likewise; logarithms of heights are uniform
+    max_height: float = 0.5  # of a glyph, as a part of H; logarithms of heights are uniform
 
     def check(self) -> None:
         super().check()
@@ -71,11 +71,11 @@ class GlyphSceneInput(IndexedInput):
         if not _SMALLEST <= p.size <= _LARGEST:
             raise ParamError(f"size={p.size} is not from {_SMALLEST} to {_LARGEST} pixels")
         if p.num_classes > len(CLASSES):
-            raise ParamError(f"num_classes={p.num_classes}, but there are {len(CLASSES)} of glyphs")
+            raise ParamError(f"num_classes={p.num_classes}, but glyphs have {len(CLASSES)} classes")
         if not 8 / p.size <= p.min_height <= p.max_height <= 0.7:
             raise ParamError(
                 f"min_height={p.min_height} and max_height={p.max_height} are not"
-                f" {8 / p.size:g} <= min_height <= max_height <= 0.7: 8 pixels can be read"
+                f" {8 / p.size:g} <= min_height <= max_height <= 0.7: reading takes 8 pixels"
             )
 
     def setup(self) -> None:
@@ -86,7 +86,7 @@ class GlyphSceneInput(IndexedInput):
         self._photographs = functools.cache(self._read_photographs)
 
     def offers(self) -> dict[str, Any]:
-        """Returns the classes, without that of no box, and the shape of images."""
+        """Returns the classes, not counting "no box", and the shape of images."""
         return {
             "num_classes": self.p.num_classes,
             "class_names": CLASSES[: self.p.num_classes],
@@ -142,7 +142,7 @@ class GlyphSceneInput(IndexedInput):
         keys, num = random.fold(key, indices.astype(np.uint32)), self.p.max_boxes
         sizes = {"window": [4], "num_glyphs": [], "glyphs": [num, 8], "places": [num, _TRIES, 2]}
         arrays = [draw(keys, name, *sizes[name]) for name in _Draws._fields]
-        return [_Draws(*one) for one in zip(*arrays, strict=True)]
+        return [_Draws(*scene) for scene in zip(*arrays, strict=True)]
 
     def _background(self, draws: _Draws) -> np.ndarray:
         """Returns a part of a photograph, uint8 [H, W, 3]."""
@@ -206,12 +206,12 @@ def _resize_ink(ink: Image.Image, *, height: float, stretch: float) -> np.ndarra
 def _find_place(
     shape: tuple[int, ...], places: np.ndarray, boxes: np.ndarray, *, size: int
 ) -> np.ndarray | None:
-    """Returns the first box of a shape, (h, w), that overlaps no other; None if there is none.
+    """Returns the first box of a shape, (h, w), that overlaps no other; None if all overlap.
 
     Args:
         shape: of the box, in pixels.
-        places: [tries, 2], in 0..1: where it may be, of all places of each axis.
-        boxes: [n, 4], the others, in pixels.
+        places: [tries, 2], the places to try, in 0..1 of the possible places along each axis.
+        boxes: [n, 4], the other boxes, in pixels.
         size: of the image, in pixels.
     """
     height, width = shape

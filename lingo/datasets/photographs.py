@@ -26,9 +26,9 @@ _HELDOUT = 0.25  # part of a photograph's width, on the right
 class Photographs(LabelledImages):
     """Squares of a photograph of a temple and of one of a flower. `pip install 'lingo-tf[data]'`.
 
-    They overlap, by three quarters for neighbours. Those of the right quarter of a photograph are
-    held out, and share no pixel with the others; `heldout_fraction` changes nothing. As there are
-    only two photographs, a model that tells them apart has learned two places, not two classes.
+    Neighbouring squares overlap by three quarters. The squares in the right quarter of a photograph
+    are held out, and share no pixel with the others; `heldout_fraction` changes nothing. As there
+    are only two photographs, a model that tells them apart has learned two places, not two classes.
     """
 
     image_shape = (_SIDE, _SIDE, 3)
@@ -41,7 +41,7 @@ class Photographs(LabelledImages):
 
     @functools.cached_property
     def arrays(self) -> Labelled:
-        """The images of this split, which a place decides, not a hash."""
+        """The images of this split; their place in the photograph decides it, not a hash."""
         return self.read()
 
 

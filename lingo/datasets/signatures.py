@@ -1,7 +1,7 @@
 """Signatures of functions and classes of installed packages, each with its description.
 
-From `def clip(x, low, high)`, "Limits the values of an array." is predicted. The span of a pair in
-its file goes from `def` or `class` to the end of the docstring: lines that alone are valid Python.
+From `def clip(x, low, high)`, "Limits the values of an array." is predicted. A pair's span in its
+file goes from `def` or `class` to the end of the docstring; these lines alone are valid Python.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lingo.datasets.docstrings import prose, summary
 class Signatures(PythonPackages, PairSource):
     """Signatures, and the first paragraphs of their docstrings, which have at least three words.
 
-    Pairs of equal descriptions are in the same split, because copies of a function under another
+    Pairs with equal descriptions are in the same split, because copies of a function under another
     signature are common.
     """
 
     split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
-    unique: bool = True  # leave out every pair whose description has been before, in any split
+    unique: bool = True  # leave out every pair whose description occurred before, in any split
 
     identified_by: ClassVar[Part] = "target"
 
@@ -43,13 +43,13 @@ class Signatures(PythonPackages, PairSource):
 
 
 class FirstParagraphs(Signatures):
-    """The rest of a docstring, and its first paragraph: a summary to write.
+    """From the rest of a docstring, its first paragraph is predicted: a summary.
 
     Both are prose, without examples and fenced code; the rest has at least `min_words` words.
     """
 
     min_words: int = 12  # of the rest
-    max_bytes: int = 2000  # of the rest, which keeps its beginning
+    max_bytes: int = 2000  # of the rest; a longer rest keeps its beginning
 
     def check(self) -> None:
         super().check()

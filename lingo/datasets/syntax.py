@@ -42,7 +42,7 @@ class Parsed(NamedTuple):
     lines: list[int]  # the first byte of each line, and the end of the file
 
     def line(self, node: ast.AST) -> int:
-        """Returns the first byte of the line in which a node begins; it follows any decorators."""
+        """Returns the first byte of the line in which a node begins, after any decorators."""
         return self.lines[getattr(node, "lineno", 1) - 1]
 
     def start(self, node: ast.stmt | ast.expr) -> int:
@@ -90,14 +90,14 @@ def documented_nodes(tree: ast.Module) -> list[Documented]:
 
 
 def documented_among(nodes: Iterable[ast.AST]) -> list[Documented]:
-    """Returns those of some nodes that have a docstring."""
+    """Returns the nodes that have a docstring."""
     return [Documented(o, t) for o in nodes if isinstance(o, Owner) and (t := _literal(o))]
 
 
 def excerpt(lines: bytes) -> list[Documented]:
     """Returns the functions and classes with a docstring at the outer level of some lines.
 
-    The lines begin with a `def` or `class`, and end after its docstring or that of a sibling.
+    The lines begin with a `def` or `class`, and end after its docstring or a sibling's docstring.
     """
     indented = lines[:1].isspace()
     code = parse(b"if 1:\n" + lines if indented else lines)

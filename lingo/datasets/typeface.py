@@ -32,11 +32,11 @@ FAMILIES = {
     "STIX": ("STIXGeneral", "STIXGeneralBol", "STIXGeneralBolIta", "STIXGeneralItalic"),
     "Computer Modern": ("cmb10", "cmmi10", "cmr10", "cmss10", "cmti10", "cmtt10"),
 }
-"""Faces by family: those that one project drew together, in all widths, weights and slants.
+"""Faces by family. One project drew the faces of a family, in all widths, weights and slants.
 
-They are those 22 of the 40 in matplotlib 3.11 that have all letters and digits. Of the others,
+These are the 22 of 40 faces in matplotlib 3.11 that have all letters and digits. Of the others,
 `cmsy10` and `cmex10` have symbols in the places of letters, `LastResortHE-Regular` has boxes, and
-the rest have nothing there. `cmmi10` has old-style digits, some of which hang below the baseline.
+the rest have nothing there. `cmmi10` has old-style digits; some hang below the baseline.
 """
 
 HELDOUT_FAMILIES = ("Computer Modern",)
@@ -48,7 +48,7 @@ CLASSES = tuple(
 """The characters of each class: "0", "A", "Cc", "a".
 
 They are the 47 classes of EMNIST Balanced (Cohen et al. 2017): 15 small letters that look like
-their capitals are of the same class.
+their capitals share a class with them.
 """
 
 

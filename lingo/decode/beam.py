@@ -4,17 +4,17 @@
     complete = nothing                               # at most S, by score
     while a live text may still become one of the S best complete ones:
         candidates = the 2 K best extensions of live texts by one token
-        complete = the S best of complete and of those of the first K candidates that end
+        complete = the S best of complete and the ended texts among the first K candidates
         live = the K best candidates that do not end
         logits, caches = step(tokens of live, caches of the texts that they extend)
 
-At most K of the 2 K candidates end, one for each live text, so K are left. A candidate that ends
-is ignored unless it is among the first K: with one beam and no length penalty this is greedy
+At most K of the 2 K candidates end, one for each live text, so K others remain. A candidate that
+ends is ignored unless it is among the first K: with one beam and no length penalty this is greedy
 decoding.
 
-Axes: B prompts, K beams, S texts of each prompt, J candidates or texts, C tokens that every prompt
-has, R further tokens of the longest prompt, N new tokens of a text at most, T = R + N steps of the
-loop, V vocabulary.
+Axes: B prompts, K beams, S texts per prompt, J candidates or texts, C tokens that every prompt has,
+R further tokens of the longest prompt, at most N new tokens per text, T = R + N steps of the loop,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -39,22 +39,23 @@ _NONE = -float("inf")  # the log-probability of an absent text
 class Beam(Decoding):
     """Beam search with a length penalty (Wu et al. 2016, sec. 7).
 
-    The score of a text of n tokens is its log-probability, including that of its end, divided by
+    The score of a text of n tokens is its log-probability, end token included, divided by
     ((5 + n) / 6)^alpha (eq. 14); a text that is cut at `max_tokens` has a score, too. The search
     stops when no live text can become one of the best: more tokens never raise a log-probability,
-    and the divisor is at most ((5 + N) / 6)^alpha. Unlike the paper it has no threshold below the
-    best score.
+    and the divisor is at most ((5 + N) / 6)^alpha. Unlike the paper, it does not drop texts whose
+    score is far below the best one.
 
-    With `coverage_penalty`, beta, a text loses for positions of its source that attention covers by
-    less than 1 in all: beta times the sum of log(min(coverage, 1)) is added to its score. Layers
-    whose weights add up in a cache `coverage`, float32 [S], take part; what is never seen, such as
-    padding, counts nothing, as in MLPerf's reference. `score` leaves it out.
+    `coverage_penalty` (beta) lowers the score of a text whose attention covers positions of its
+    source by less than 1 in all: it adds beta times the sum of log(min(coverage, 1)). It counts the
+    layers that sum their attention weights in a cache `coverage`, float32 [source length].
+    Positions with coverage 0, such as padding, add nothing, as in MLPerf's reference. `score`
+    leaves the penalty out.
     """
 
-    num_beams: int = 4  # K, texts of a prompt that are computed at a time
-    length_penalty: float = 0.0  # alpha: above 0, longer texts gain; the paper takes 0.6 to 0.7
-    coverage_penalty: float = 0.0  # beta; the paper takes 0.2, MLPerf's GNMT 0.1
-    max_extra_tokens: int | None = None  # more than a source has, at most; None: any number
+    num_beams: int = 4  # K, texts per prompt that are computed at once
+    length_penalty: float = 0.0  # alpha: above 0, longer texts gain; the paper has 0.6 to 0.7
+    coverage_penalty: float = 0.0  # beta; the paper has 0.2, MLPerf's GNMT 0.1
+    max_extra_tokens: int | None = None  # most tokens beyond the source's number; None: no limit
 
     def check(self) -> None:
         super().check()
@@ -64,8 +65,8 @@ class Beam(Decoding):
         ranges.check_at_most(p, 10, "length_penalty")
         if p.num_samples > p.num_beams:
             raise ParamError(
-                f"num_samples={p.num_samples} is more than num_beams={p.num_beams}: a search of so"
-                " many texts at a time has no more to return; raise num_beams"
+                f"num_samples={p.num_samples} is more than num_beams={p.num_beams}: a search"
+                " returns at most num_beams texts; raise num_beams"
             )
 
     @property
@@ -88,7 +89,7 @@ class Beam(Decoding):
         start, plan = size_of(batch["prefix"], 1), self._plan(batch)
         logits, caches = (read or step)(batch["prefix"], tf.constant(0), caches)
         logits, caches = repeat_rows(logits, caches, self.p.num_beams)
-        # of one empty text
+        # the first tokens extend one empty text
         first, _ = self._extend(
             plan, tf.constant(0), plan.start, logits, self._coverage_scores(caches)
         )
@@ -107,18 +108,18 @@ class Beam(Decoding):
         return {"tokens": search.complete.tokens, "log_probs": search.complete.log_probs}
 
     def _penalties(self) -> np.ndarray:
-        """Returns the divisors of the log-probability of 0, 1, ..., N tokens, float32 [N + 1]."""
+        """Returns the divisors of log-probabilities of 0, 1, ..., N tokens, float32 [N + 1]."""
         lengths = np.arange(self.p.max_tokens + 1)
         return (((5 + lengths) / 6) ** self.p.length_penalty).astype(np.float32)
 
     def _plan(self, batch: Mapping[str, tf.Tensor]) -> _Plan:
         prompt_tokens = forced_tokens(batch, self)
-        size, turns = size_of(prompt_tokens, 0), size_of(prompt_tokens, 1)
+        size, num_steps = size_of(prompt_tokens, 0), size_of(prompt_tokens, 1)
 
         def texts(num: int, values: list[float]) -> _Texts:
-            ends = batch["end_id"][:, None, None] + tf.zeros([num, turns], tf.int32)
+            ends = batch["end_id"][:, None, None] + tf.zeros([num, num_steps], tf.int32)
             value = tf.tile(tf.constant([values]), [size, 1])
-            return _Texts(value, ends, value[:, :, None] + tf.zeros([turns]))
+            return _Texts(value, ends, value[:, :, None] + tf.zeros([num_steps]))
 
         live = texts(self.p.num_beams, [0.0] + [_NONE] * (self.p.num_beams - 1))
         complete = texts(self.p.num_samples, [_NONE] * self.p.num_samples)
@@ -132,22 +133,22 @@ class Beam(Decoding):
         )
 
     def _max_tokens(self, batch: Mapping[str, tf.Tensor]) -> Any:
-        """Returns the most new tokens of each prompt, int32 [B], or one number for all."""
+        """Returns the maximal number of new tokens per prompt, int32 [B], or one for all."""
         if self.p.max_extra_tokens is None:
             return self.p.max_tokens
         if "source_segments" not in batch:
             raise ValueError(
                 f"max_extra_tokens={self.p.max_extra_tokens} is for models that read a source and"
-                " write a text; this one continues its prompt: set max_tokens alone"
+                " write a text; this model continues its prompt: set max_tokens alone"
             )
         is_token = tf.cast(batch["source_segments"] > 0, tf.int32)
         most = tf.reduce_sum(is_token, axis=1) + self.p.max_extra_tokens
         return tf.clip_by_value(most, 1, self.p.max_tokens)
 
     def _coverage_scores(self, caches: Caches) -> tf.Tensor | None:
-        """Returns what each live text loses for its source, float32 [B, K], at most 0.
+        """Returns the coverage penalty of each live text, float32 [B, K], at most 0.
 
-        None without a penalty. Raises ValueError if no layer has a cache `coverage`.
+        None if `coverage_penalty` is 0. Raises ValueError if no layer has a cache `coverage`.
         """
         if not self.p.coverage_penalty:
             return None
@@ -159,7 +160,7 @@ class Beam(Decoding):
         if not sums:
             raise ValueError(
                 f"coverage_penalty={self.p.coverage_penalty}, but no layer of the model adds up"
-                " what its attention has covered, as AdditiveAttention does: take 0"
+                " its attention weights in a cache `coverage`, as AdditiveAttention does: take 0"
             )
         lost = 0.0
         for num_stacked, covered in sums:
@@ -180,7 +181,8 @@ class Beam(Decoding):
         candidates, parents, token = _candidates(plan, index, search.live, logits)
         ends = (token == plan.end_id[:, None]) & (index >= plan.first)[:, None]
         ends |= (index >= plan.last)[:, None]
-        # no text of 0 tokens has a score; TensorFlow Lite takes 0..6 for a Relu6, also of integers
+        # From 1, as texts of 0 tokens have no score; also, TensorFlow Lite would make a Relu6 of a
+        # clip to 0..6, even for integers.
         length = tf.clip_by_value(index + 1 - plan.first, 1, self.p.max_tokens)
         scores = candidates.value / tf.gather(penalties, length)[:, None]
         if coverage is not None:
@@ -202,8 +204,8 @@ class _Texts(NamedTuple):
     """
 
     value: tf.Tensor  # float32 [B, J]
-    tokens: tf.Tensor  # int32 [B, J, T], from position C on; the end id where there is none yet
-    log_probs: tf.Tensor  # float32 [B, J, T]; the initial `value` where there is no token yet
+    tokens: tf.Tensor  # int32 [B, J, T], from position C on; the end id where no token is yet
+    log_probs: tf.Tensor  # float32 [B, J, T]; the initial `value` where no token is yet
 
 
 class _Search(NamedTuple):
@@ -219,7 +221,7 @@ class _Plan(NamedTuple):
 
     prompt_tokens: tf.Tensor  # int32 [T, B], of longer prompts; -1 where the search chooses
     first: tf.Tensor  # int32 [B], the step of the loop at which each prompt has its first new token
-    last: tf.Tensor  # int32 [B], the step at which it has its last
+    last: tf.Tensor  # int32 [B], the step at which each prompt has its last new token
     end_id: tf.Tensor  # int32 [B], the token that ends a text
     start: _Search  # the state before the first step: one empty live text
 
@@ -230,8 +232,8 @@ def _candidates(
     """Returns the 2 K best texts with one more token, their parents and their last tokens.
 
     A prompt that still has tokens has one candidate, which extends its one live text. The logits,
-    float32 [B*K, V], are of the token that follows each live text. There are J candidates (2 K, or
-    K if V is 1), best first; parents and tokens are int32 [B, J].
+    float32 [B*K, V], are for the token after each live text. There are J candidates (2 K, or K if V
+    is 1), best first; parents and tokens are int32 [B, J].
     """
     num_beams: Any = live.value.shape[1]
     vocab_size: Any = logits.shape[-1]

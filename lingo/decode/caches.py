@@ -1,7 +1,7 @@
-"""A model as a function of its caches; and the rows of caches, one per prompt, then one per text.
+"""A model as a function of its caches, which have a row per prompt, later a row per text.
 
-Axes: B prompts, K texts of each prompt, B*K rows with those of a prompt next to each other, C new
-positions, V vocabulary. The tensors of caches are [stacked axes, rows, ...].
+Axes: B prompts, K texts per prompt, B*K rows (a prompt's rows are adjacent), C new positions, V
+vocabulary. The tensors of caches are [stacked axes, rows, ...].
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def empty_caches(
 ) -> dict[str, tf.Tensor]:
     """Returns {program path: zeros [stacked axes, B, ...]}, with room for prompts and new tokens.
 
-    The prompts are those of `lingo.decode.text.prompt_batch`.
+    `batch` comes from `lingo.decode.text.prompt_batch`.
     """
     length = _length(batch, decoding)
     return model.empty_caches(batch_size=size_of(batch["prefix"], 0), length=length)
@@ -38,9 +38,9 @@ def stepper(model: Layer, batch: Mapping[str, tf.Tensor], decoding: Decoding) ->
     caches, and passes `inputs` to `next_logits`. A first step may need them: `partial(step,
     inputs=CallInputs(memory=...))`; later steps read them from the caches.
 
-    A model without `next_logits`, or of a class that redefines `activations` and not `next_logits`,
-    computes the `activations` of all tokens so far again, from (tokens, inputs) to [rows, T, D],
-    and the `logits` of the last; its activations must not depend on later tokens.
+    A model without `next_logits`, or whose class redefines `activations` but not `next_logits`,
+    recomputes the `activations` of all tokens so far, from (tokens, inputs) to [rows, T, D], and
+    the `logits` of the last position. Its activations must not depend on later tokens.
     """
     outer = context.current()
     call = fold_weights(model, outer).derive(decode_length=_length(batch, decoding))
@@ -51,7 +51,7 @@ def stepper(model: Layer, batch: Mapping[str, tf.Tensor], decoding: Decoding) ->
         inner = call.derive(caches=caches)
         with context.enter_call(inner):
             logits = _next_logits(model, tokens, index, inputs)
-        for where, value in inner.sides.is_causal.items():  # of the first step, before any loop
+        for where, value in inner.sides.is_causal.items():  # only the first step, outside loops
             stacked = list(range(len(path.stack_shape(where))))
             outer.sides.is_causal[where] = tf.reduce_min(value, axis=stacked)
         return logits, {**caches, **inner.sides.caches}
@@ -69,7 +69,7 @@ def _next_logits(model: Any, tokens: tf.Tensor, index: tf.Tensor, inputs: CallIn
 
 
 def _length(batch: Mapping[str, tf.Tensor], decoding: Decoding) -> Any:
-    """Returns the number of positions of prompts and new tokens but the last: none follows it."""
+    """Returns the number of positions: prompts and new tokens, except the last, never read."""
     return size_of(batch["prefix"], 1) + size_of(batch["rest"], 1) + decoding.p.max_tokens - 1
 
 
@@ -84,10 +84,10 @@ def repeat_rows(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor,
 
 
 def reorder_rows(caches: Caches, parents: tf.Tensor, *, since: Caches) -> Caches:
-    """Replaces each of B*K rows of the caches by another row of the same prompt, int32 [B, K].
+    """Replaces each of B*K rows of the caches by row `parents`, int32 [B, K], of the same prompt.
 
-    Tensors that the step since the caches `since` did not replace, such as the memory of an
-    encoder, are equal in all rows of a prompt: they are returned as they are.
+    Tensors that the step did not replace (the same objects as in `since`, the caches before it),
+    such as the memory of an encoder, are equal in all rows of a prompt and stay as they are.
     """
 
     def reorder(where: str, value: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""A conversation with a model, and the interface of how a model answers one.
+"""A conversation with a model, and the interface for ways to answer it.
 
     turns -> Responder.respond -> pieces of the answer, then a Reply with its details
 
@@ -28,7 +28,7 @@ from lingo.storage.files import refuse_address, write_text
 class Turn(NamedTuple):
     """What one speaker says."""
 
-    speaker: Literal["user", "model", "tools"]  # tools: what a responder of a task was told
+    speaker: Literal["user", "model", "tools"]  # tools: their results, for a task's own responder
     text: str
 
 
@@ -57,7 +57,7 @@ class ChatOptions(SamplingOptions):
 
 
 class ChatModel(Protocol):
-    """What a responder gets of a model: a `Trained` is one."""
+    """The methods of a model that a responder may use; `Trained` has them."""
 
     @property
     def experiment(self) -> Any:
@@ -71,7 +71,7 @@ class ChatModel(Protocol):
         ...
 
     def predict(self, inputs: Mapping[str, Any], *, batch_size: int | None = None) -> Any:
-        """As `Trained.predict` of arrays."""
+        """As `Trained.predict` for arrays."""
         ...
 
 
@@ -81,13 +81,13 @@ class Responder(Configurable, interface=True):
     def respond(
         self, model: ChatModel, turns: Sequence[Turn], options: ChatOptions
     ) -> Generator[str, None, Reply]:
-        """Yields the answer in pieces, and returns the whole of it.
+        """Yields the answer in pieces, and returns the whole answer.
 
-        An answer is stopped where it yields, by `close`, so it yields "" now and then while it has
-        no text. `yield from model.stream(...)` does both.
+        `close` can stop an answer only where it yields, so it yields "" now and then while it has
+        no text. `yield from model.stream(...)` does so, too.
 
         Args:
-            model: what computes.
+            model: the model that computes the answer.
             turns: the conversation; the last turn is the user's.
             options: the user's choices; None is the responder's own default.
 
@@ -100,10 +100,10 @@ class Responder(Configurable, interface=True):
 class ContinueText(Responder):
     """Lets a language model continue the conversation, or answer its last turn.
 
-    A model of running text continues the turns of both speakers, where each turn of the user begins
-    a line. Early turns are left out so that the rest and the answer fit into the length of its
-    training rows; a longer answer leaves at least half of it to the turns. A model that answers
-    texts (`Prompt.is_answered`) gets the last turn alone.
+    A model of running text continues the turns of both speakers; each turn of the user begins a
+    line. Early turns are left out so that the rest and the answer fit into the length of a training
+    row. At least half of this length is for the turns, even if the answer may be longer than the
+    other half. A model that answers texts (`Prompt.is_answered`) gets the last turn alone.
     """
 
     def respond(
@@ -166,7 +166,7 @@ class Chat:
     """A conversation: its `turns` so far, and the last `reply`, None before the first."""
 
     def __init__(self, model: ChatModel, responder: Responder, options: ChatOptions) -> None:
-        """Begins without turns; it may be given some."""
+        """Begins without turns; a caller may set `turns`."""
         options.check()  # a mistake shows before anything is computed
         self.turns: list[Turn] = []
         self.reply: Reply | None = None
@@ -178,13 +178,13 @@ class Chat:
         return "".join(self.stream(text))
 
     def stream(self, text: str) -> Generator[str, None, None]:
-        """Yields the answer to a text in pieces, of which some may be "".
+        """Yields the answer to a text in pieces; some may be "".
 
-        Closing the generator, or an interrupt, stops the answer: what it has said until then is its
-        turn, unless it has said nothing. After any other error the conversation is as before.
+        Closing the generator, or an interrupt, stops the answer. The text until then becomes the
+        model's turn, unless it is empty. Any other error leaves the conversation as it was.
 
         Raises:
-            ParamError: for a text that is no str, or that is too long for the model.
+            ParamError: for a text that is not a str, or that is too long for the model.
             ProgramError: if a device fails.
         """
         if not isinstance(text, str):

@@ -6,12 +6,12 @@
         logits, caches = step(token, index, caches)  # one position of every row
 
 A row is one text of one prompt. Only the last position of a chunk has logits: the tokens after the
-other positions are known. The further tokens of prompts that are longer than the shortest one are
-forced, while shorter prompts already choose. The texts of a prompt do not depend on the other
-prompts of its batch.
+other positions are known. If prompts differ in length, the further tokens of longer ones are
+forced, while shorter ones already choose. The texts of a prompt do not depend on the other prompts
+of its batch.
 
-Axes: B prompts, S texts of each, C tokens that every prompt has, R further tokens of the longest
-prompt, N new tokens of a text at most, V vocabulary.
+Axes: B prompts, S texts per prompt, C tokens that every prompt has, R further tokens of the longest
+prompt, at most N new tokens per text, V vocabulary.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ float32 [rows, V], and the new caches; tensors that do not change are the same o
 class Decoding(Configurable, interface=True):
     """Continues prompts, in one program on the device from the first token to the last."""
 
-    max_tokens: int = 200  # tokens that are added to a prompt, at most
-    num_samples: int = 1  # texts for each prompt
+    max_tokens: int = 200  # most tokens that are added to a prompt
+    num_samples: int = 1  # texts per prompt
 
     def check(self) -> None:
         ranges.check_positive(self.p, "max_tokens", "num_samples")
 
     @property
     def rows_per_prompt(self) -> int:
-        """Number of texts of a prompt that are computed at a time."""
+        """Number of texts per prompt that are computed at once."""
         return self.p.num_samples
 
     def decode(
@@ -63,14 +63,14 @@ class Decoding(Configurable, interface=True):
             caches: caches of B rows before the first position, as `empty_caches` returns them.
             batch: prompts, as `lingo.decode.text.prompt_batch` returns them.
             key: scalar key of all random draws.
-            read: the first step, if it differs from the others: one that fills caches with a
-                memory, for example. None: `step`.
+            read: the first step, if it differs from `step`, such as one that also fills caches with
+                a memory. None: `step`.
 
         Returns:
             `tokens`: int32 [B, S, R + N], the tokens of each text from position C on, then its end
                 id;
             `log_probs`: float32 [B, S, R + N], the log-probability of each token up to the end,
-                under the model itself: at temperature 1, among all tokens.
+                under the model itself (temperature 1, all tokens).
         """
         raise NotImplementedError(f"{type(self).__name__} has no decode")
 

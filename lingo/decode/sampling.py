@@ -3,8 +3,8 @@
 The random numbers depend only on the key, the id of the prompt, the index of the sample and the
 position. So a text does not depend on the other texts of its batch.
 
-Axes: B prompts, S samples of each, B*S rows, C tokens that every prompt has, R further tokens of
-the longest prompt, N new tokens of a row at most, V vocabulary.
+Axes: B prompts, S samples per prompt, B*S rows, C tokens that every prompt has, R further tokens of
+the longest prompt, at most N new tokens per row, V vocabulary.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from lingo.ops.shape import size_of
 class Sampling(Decoding):
     """Draws texts token by token.
 
-    It divides the logits by the temperature, keeps the `top_k` most likely tokens, of these the
-    nucleus: the fewest whose total probability reaches `top_p` (Holtzman et al. 2020, sec. 3.1),
-    and draws the next token among those.
+    It divides the logits by the temperature and keeps the `top_k` most likely tokens, then the
+    nucleus of these: the fewest whose total probability reaches `top_p` (Holtzman et al. 2020,
+    sec. 3.1). The next token is drawn from the nucleus.
     """
 
-    temperature: float = 0.8  # below 1: more of what is likely; 0: always the most likely token
+    temperature: float = 0.8  # below 1: likely tokens gain; 0: always the most likely token
     top_k: int | None = None  # number of most likely tokens to draw among; None: all
-    top_p: float | None = None  # total probability of the tokens to draw among; None: of all
+    top_p: float | None = None  # total probability of the tokens to draw among; None: all tokens
 
     def check(self) -> None:
         super().check()
@@ -45,7 +45,7 @@ class Sampling(Decoding):
     def choose(self, logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
         """Returns the next token of each row, int32 [B*S], by logits, float32 [B*S, V].
 
-        The random numbers, float32 [B*S], are those that `draw` takes.
+        `uniform`, float32 [B*S], are random numbers as for `draw`.
         """
         p = self.p
         if p.temperature == 0:
@@ -98,7 +98,7 @@ class Sampling(Decoding):
         )
         tokens, log_probs = (tf.transpose(array.stack()) for array in arrays)
         tokens = tf.where(tf.range(size) > index, plan.end_id[:, None], tokens)
-        # static where the sizes of the batch are
+        # static if the sizes of the batch are
         shape = [size_of(batch["rows"], 0), self.p.num_samples, size]
         return {"tokens": tf.reshape(tokens, shape), "log_probs": tf.reshape(log_probs, shape)}
 
@@ -107,7 +107,7 @@ class Sampling(Decoding):
     ) -> tf.Tensor:
         """Returns whether each row is done, bool [B*S], after its next token, int32 [B*S].
 
-        By default this is `is_done`. A subclass may look at the tokens, and end the rows.
+        By default this is `is_done`. A subclass may look at the tokens and end rows.
         """
         del batch, token
         return is_done
@@ -163,10 +163,10 @@ def nucleus(logits: tf.Tensor, top_p: float) -> tf.Tensor:
 
 
 def draw(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Draws an index, int32 [B*S], by softmax(logits), float32 [B*S, K]; none of probability 0.
+    """Draws an index, int32 [B*S], by softmax(logits), float32 [B*S, K]; never of probability 0.
 
-    The numbers `uniform`, float32 [B*S] in [0, 1), are multiples of 2**-24, so that their product
-    with the sum of probabilities is below that sum.
+    `uniform`, float32 [B*S] in [0, 1), has multiples of 2**-24, so that its product with the sum of
+    the probabilities is below this sum.
     """
     sums = tf.cumsum(tf.nn.softmax(logits), axis=-1)
     below = sums <= uniform[:, None] * sums[:, -1:]
@@ -174,5 +174,5 @@ def draw(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
 
 
 def log_prob(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
-    """Returns the log-probability, float32 [B*S], by logits, [B*S, V], of int32 tokens."""
+    """Returns the log-probability of int32 tokens, float32 [B*S], by logits, [B*S, V]."""
     return -tf.nn.sparse_softmax_cross_entropy_with_logits(tokens, logits)

@@ -17,7 +17,7 @@ class SamplingOptions:
 
     max_tokens: int = option("Tokens to add at most.", default=200, minimum=1)
     temperature: float | None = option(
-        "Below 1: more of what is likely; 0: always the likeliest token; else 0.8.",
+        "Below 1: likely tokens gain; 0: always the likeliest token; else 0.8.",
         default=None,
         minimum=0.0,
     )
@@ -43,12 +43,12 @@ class DecodeOptions(SamplingOptions):
 
     num_samples: int | None = option("Texts for each prompt; else 1.", default=None, minimum=1)
     num_beams: int | None = option(
-        "Draw nothing: search this number of texts at a time for the likeliest.",
+        "Beams of a beam search for the likeliest texts, in place of drawing.",
         default=None,
         minimum=1,
     )
     length_penalty: float | None = option(
-        "Of the search: above 0, longer texts gain; often 0.6, else 0.", default=None, minimum=0.0
+        "Of beam search: above 0, longer texts gain; often 0.6, else 0.", default=None, minimum=0.0
     )
 
 
@@ -56,9 +56,9 @@ _SETTINGS = {*fields(Beam), *fields(Sampling)}
 
 
 def decoding_of(**settings: Any) -> Params:
-    """Returns the params of `Beam` if `num_beams` is set, else those of `Sampling`.
+    """Returns params of `Beam` if `num_beams` is set, else of `Sampling`.
 
-    The settings are fields of that class, else it raises ParamError; None keeps the default.
+    None keeps a field's default. Raises ParamError for a setting that is not a field of the class.
     """
     values = {name: value for name, value in settings.items() if value is not None}
     cls = Beam if "num_beams" in values else Sampling
@@ -68,6 +68,6 @@ def decoding_of(**settings: Any) -> Params:
                 f"{name}={value} says how tokens are drawn, but num_beams={values['num_beams']}"
                 " searches and draws nothing: leave one of the two out"
                 if cls is Beam
-                else f"{name}={value} is of a beam search: set num_beams, too"
+                else f"{name}={value} is for beam search: set num_beams, too"
             )
     return cls.params(**values)

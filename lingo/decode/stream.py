@@ -1,6 +1,6 @@
-"""Sampling that says each token when it is drawn, and that can be stopped.
+"""Sampling that reports each token when it is drawn, and that can be stopped.
 
-Axes: B prompts, S samples of each.
+Axes: B prompts, S samples per prompt.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lingo.config.lazy import tf
 from lingo.decode.sampling import Sampling
 
 STREAM = "stream"
-"""The array of a batch, int32 [B], that says who listens to its tokens."""
+"""The name of a batch's array, int32 [B], with the number of the listener to its tokens."""
 
 Listener = Callable[[np.ndarray], bool]
 """Takes the next tokens, int32 [B*S], and returns whether decoding stops."""
@@ -25,8 +25,8 @@ Listener = Callable[[np.ndarray], bool]
 class StreamedSampling(Sampling):
     """Draws the texts that `Sampling` draws, and calls Python with each token.
 
-    The program must run operations on the host: one that XLA compiles cannot. Several batches may
-    be decoded at a time, by the one compiled program.
+    The program must run operations on the host, which a program that XLA compiles cannot. Several
+    batches may be decoded at once, by the same program.
     """
 
     def setup(self) -> None:
@@ -48,8 +48,8 @@ class StreamedSampling(Sampling):
     ) -> tf.Tensor:
         inputs = [batch[STREAM][0], token, is_done]
         # stateless, as a step's operations must be; it is called, since the loop reads its result
-        found: Any = tf.numpy_function(self._tell, inputs, tf.bool, stateful=False)
-        return tf.ensure_shape(found, is_done.shape)
+        result: Any = tf.numpy_function(self._tell, inputs, tf.bool, stateful=False)
+        return tf.ensure_shape(result, is_done.shape)
 
     def _tell(self, number: np.ndarray, token: np.ndarray, is_done: np.ndarray) -> np.ndarray:
         return is_done | self._listeners[int(number)](token)

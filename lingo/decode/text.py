@@ -1,7 +1,7 @@
 """Converts prompts to the batch that decoding takes, and its result to texts.
 
-Axes: B prompts, S texts of each, C tokens that every prompt has, R further tokens of the longest
-prompt, N new tokens of a text at most, M tokens of the longest source or more.
+Axes: B prompts, S texts per prompt, C tokens that every prompt has, R further tokens of the longest
+prompt, at most N new tokens per text, M tokens of the longest source or more.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from lingo.data.prompt import Prompt
 from lingo.data.tokenizer import Tokenizer
 from lingo.decode.decoding import Decoding
 
-_PART_OF_CHARACTER = "\ufffd"  # the text of the first bytes of a character, or of no character
-_MAX_PARTS = 3  # by tokenizers that have one for each byte
+_PART_OF_CHARACTER = "\ufffd"  # the text of an incomplete character, or of invalid bytes
+_MAX_PARTS = 3  # bytes of an incomplete character, if each byte is a token
 
 
 class Continuation(NamedTuple):
     """A text that a model has decoded: it continues a prompt, or answers it.
 
-    Its `log_probs` are those of each token, and of the end if there is one, under the model itself:
-    at temperature 1, among all tokens.
+    `log_probs` has a number for each token, and for the end token if there is one, under the model
+    itself (temperature 1, all tokens).
     """
 
     text: str  # without the prompt
@@ -43,13 +43,13 @@ def prompt_batch(
 ) -> dict[str, np.ndarray]:
     """Returns the batch of prompts that decoding takes.
 
-    The first C tokens of all prompts are an array of their own, so that C is a static size.
+    The first C tokens of all prompts are a separate array, so that C is a static size.
 
     Args:
         prompts: all with a source or none, all prefixes or none; prefixes have the same length.
         rows: id of each prompt, on which its random numbers depend.
         end_id: the token that ends a text.
-        source_length: M is this number at least.
+        source_length: M is at least this number.
 
     Returns:
         `prefix`: int32 [B, C], the first C tokens of each prompt, C the length of the shortest;
@@ -89,8 +89,8 @@ def continuations(
 ) -> list[list[Continuation]]:
     """Returns the texts of each prompt; fewer than S if a beam search found no more.
 
-    `prompts` are those that `prompt_batch` took, `decoded` is what `decoding` returned: `tokens`,
-    int32 [B, S, R + N], and `log_probs`, float32 [B, S, R + N].
+    `prompts` are the prompts that `prompt_batch` took; `decoded` is the result of `decoding`:
+    `tokens`, int32 [B, S, R + N], and `log_probs`, float32 [B, S, R + N].
     """
     common = min(len(prompt.tokens) for prompt in prompts)
     results = []
@@ -115,7 +115,7 @@ class TextPieces:
         self._is_ended = False
 
     def add(self, token: int) -> str:
-        """Returns what the next token adds to the text; "" within a character, and from the end."""
+        """Returns the text that a token adds; "" inside a character and from the end token on."""
         self._is_ended |= token == self._tokenizer.end_id
         if self._is_ended:
             return ""
@@ -125,7 +125,7 @@ class TextPieces:
         return self.rest(sure + last.rstrip(_PART_OF_CHARACTER))
 
     def rest(self, text: str) -> str:
-        """Returns what follows the pieces so far in a text that begins with them."""
+        """Returns the part of `text`, which begins with the pieces so far, after these pieces."""
         begin, self._length = self._length, max(self._length, len(text))
         return text[begin:]
 

@@ -40,7 +40,7 @@ ARCHIVE_ERRORS = (
     zlib.error,
     lzma.LZMAError,
 )
-"""What NumPy raises for a file that is damaged or no archive."""
+"""The errors that NumPy raises for a file that is damaged or not an archive."""
 
 _HEADERS: dict[tuple[int, int], Any] = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -49,8 +49,8 @@ _HEADERS: dict[tuple[int, int], Any] = {
 MAX_AXES = 32
 """The most axes of an array in a file; NumPy 1 has no more."""
 
-_ARCHIVES = (b"PK\3\4", b"PK\5\6")  # how one begins, the second without entries
-_UNCHECKED_BYTES = 1 << 28  # zeros may be packed into much less
+_ARCHIVES = (b"PK\3\4", b"PK\5\6")  # first bytes of an archive, and of an empty one
+_UNCHECKED_BYTES = 1 << 28  # contents up to this size may have any ratio, such as zeros
 _MAX_RATIO = 100
 
 Add = Callable[[Mapping[str, np.ndarray]], None]
@@ -58,7 +58,7 @@ Add = Callable[[Mapping[str, np.ndarray]], None]
 
 
 def check_suffix(path: Path) -> None:
-    """Raises ParamError unless a path ends as a file of examples does."""
+    """Raises ParamError unless a path ends in one of `SUFFIXES`."""
     if path.suffix not in SUFFIXES:
         raise ParamError(f"{path}: a file of examples ends in {' or '.join(SUFFIXES)}")
 
@@ -80,7 +80,7 @@ def read_examples(path: Path) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def write_examples(path: Path) -> Iterator[Add]:
-    """Yields a function that adds examples to a new file; after the body it is there, whole.
+    """Yields a function that adds examples to a new file, which appears, complete, after the body.
 
     Only the added batch is in memory. After an error there is no file. The function raises
     ParamError if an archive would get arrays of several shapes; StorageError is raised if the file
@@ -104,13 +104,13 @@ def write_examples(path: Path) -> Iterator[Add]:
 
 
 class _Archive:
-    """An .npz file whose arrays grow: each in a file without a name until all are complete."""
+    """An .npz file whose arrays grow; each is in a file without a name until all are complete."""
 
     def __init__(self, path: Path, parts: contextlib.ExitStack) -> None:
-        """Takes where it will be, and what closes the files of the arrays."""
+        """`path` is the file to be written; `parts` closes the files of the arrays."""
         self._path, self._parts = path, parts
         self._files: dict[str, Any] = {}
-        self._arrays: dict[str, np.ndarray] = {}  # the first batch, of which shapes are read
+        self._arrays: dict[str, np.ndarray] = {}  # the first example, for shapes and dtypes
         self._sizes: dict[str, int] = {}
 
     def add(self, batch: Mapping[str, np.ndarray]) -> None:
@@ -119,7 +119,7 @@ class _Archive:
             if array.shape[1:] != first.shape[1:]:
                 raise ParamError(
                     f"{self._path}: {name!r} has examples of shapes {list(first.shape[1:])} and"
-                    f" {list(array.shape[1:])}, which no array holds: write .jsonl"
+                    f" {list(array.shape[1:])}, which do not fit into one array: write .jsonl"
                 )
             self._sizes[name] = self._sizes.get(name, 0) + len(array)
             with explain_write_errors(self._path):
@@ -148,7 +148,7 @@ def read_archive(file: BinaryIO) -> dict[str, np.ndarray]:
     start = file.read(len(_ARCHIVES[0]))
     file.seek(0)
     if start not in _ARCHIVES:
-        raise ValueError("it is no archive of arrays with names: np.savez writes one")
+        raise ValueError("it is not an archive of named arrays, which np.savez writes")
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         _check_ratio(entries)
@@ -171,12 +171,12 @@ def _check_ratio(entries: Sequence[zipfile.ZipInfo]) -> None:
     if size > max(_UNCHECKED_BYTES, _MAX_RATIO * packed):
         raise ValueError(
             f"its {packed:,} bytes would unpack to {size:,}, more than is plausible for data; if"
-            " they are sound, np.savez writes them as they are"
+            " the data is sound, write it by np.savez, which does not compress"
         )
 
 
 def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
-    """Returns an array, whose shape and dtype were first compared with the bytes it has."""
+    """Returns an array; first checks that its shape and dtype fit its number of bytes."""
     with archive.open(entry) as stream:
         version = np.lib.format.read_magic(stream)
         if version not in _HEADERS:
@@ -230,7 +230,7 @@ def _array(value: Any, name: str, number: int) -> np.ndarray:
             array = np.array(value, float)  # null becomes NaN
         if array.dtype.kind in "bif":
             return array
-    raise ValueError(f"{name!r} in line {number} is not a number, or a list of numbers")
+    raise ValueError(f"{name!r} in line {number} is neither a number nor a list of numbers")
 
 
 def _lines(batch: Mapping[str, np.ndarray]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Crash-safe writing, whole and durable or not at all, and the lock of a directory's one writer.
+"""Crash-safe writing of files, complete and durable or not at all, and a lock for a directory.
 
 Nothing is written through links, which may lead out of the directory of a run.
 """
@@ -24,10 +24,10 @@ from lingo.config.base import regular_file
 from lingo.config.base.errors import LingoError, ParamError
 
 PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""What a name must look like before it becomes part of a path."""
+"""The pattern that a name must match before it becomes part of a path."""
 
 _FRESH = ".tmp-"
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a `Path` has one slash of two
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, as `Path` makes "/" of "//"
 _NODE = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]")  # the graph node in TensorFlow's messages
 
 
@@ -41,7 +41,7 @@ def refuse_address(path: str | Path) -> None:
     """Raises ParamError for an address such as s3://bucket/run in the place of a path."""
     if _ADDRESS.match(str(path)):
         raise ParamError(
-            f"{str(path)!r:.200} is an address, and lingo reads and writes files of this machine:"
+            f"{str(path)!r:.200} is an address, but lingo reads and writes files of this machine:"
             " mount the bucket (gcsfuse, mountpoint-s3, hdfs-fuse) and give the path of the mount"
         )
 
@@ -57,7 +57,7 @@ def storage_error(path: Path, error: Exception, *, needs_bytes: int = 0) -> Stor
 def describe_os_error(error: Exception) -> str:
     """Returns the reason of an OSError, or TensorFlow's OpError, in one line.
 
-    An OpError is told by what the system said, without temporary files and advice to programmers.
+    An OpError keeps only the system's reason, without temporary files and advice to programmers.
     """
     if strerror := getattr(error, "strerror", None):
         return " ".join(strerror.split())
@@ -69,7 +69,7 @@ def describe_os_error(error: Exception) -> str:
 
 
 def _free(path: Path) -> str:
-    """Returns, as text, the free space of the disk where a path is, or would be."""
+    """Returns, in words, the free space of the disk where a path is, or would be."""
     for place in (path, *path.absolute().parents):
         with contextlib.suppress(OSError):  # it does not exist, or may not be read
             disk = os.statvfs(place)
@@ -93,7 +93,7 @@ def write_text(path: Path, text: str, *, root: Path | None = None) -> None:
 
 
 def write_bytes(path: Path, data: bytes, *, root: Path | None = None) -> None:
-    """Writes a small file atomically: also after a crash it has the old content or the new one.
+    """Writes a small file atomically: even after a crash it has either the old or the new content.
 
     `root` is as for `open_folder`; a link at the path itself is replaced. Raises StorageError if
     the file cannot be written; the old one stays.
@@ -104,10 +104,10 @@ def write_bytes(path: Path, data: bytes, *, root: Path | None = None) -> None:
 
 @contextlib.contextmanager
 def open_atomic(path: Path, *, root: Path | None = None) -> Iterator[BinaryIO]:
-    """Yields a new file that replaces the one at `path` after the body; not after an error.
+    """Yields a new file, which replaces the file at `path` after the body, but not after an error.
 
     `root` is as for `open_folder`; a link at the path itself is replaced. Raises StorageError if
-    the file cannot be made or completed; errors of the body are its own.
+    the file cannot be made or completed; an error in the body is raised as it is.
     """
     fresh = f"{_FRESH}{path.name}-{os.getpid()}"
     with contextlib.ExitStack() as stack:
@@ -134,8 +134,8 @@ def open_atomic(path: Path, *, root: Path | None = None) -> Iterator[BinaryIO]:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yields a new folder, which gets its name when it is complete; an error leaves nothing.
 
-    What a killed process left of such a folder is deleted. Raises ParamError if there is something
-    at the path, StorageError if it cannot be written.
+    A partial folder that a killed process left is deleted. Raises ParamError if the path exists,
+    StorageError if the folder cannot be written.
     """
     if os.path.lexists(path):
         raise ParamError(f"{path} exists: name another folder, or remove it")
@@ -145,7 +145,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         partial.mkdir()
         try:
             with contextlib.ExitStack() as stack:
-                with contextlib.suppress(OSError):  # a file system without locks clears nothing
+                with contextlib.suppress(OSError):  # without locks, nothing is ever cleared
                     stack.enter_context(_locked_folder(partial))
                 yield partial
                 partial.rename(path)
@@ -155,7 +155,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _clear_partial_folders(path: Path) -> None:
-    """Deletes what killed processes left of a new folder: those still there have it locked."""
+    """Deletes partial folders of killed processes; a living process holds its folder's lock."""
     name = re.compile(rf"\.{re.escape(path.name)}\.\d+")
     for other in path.parent.iterdir():
         if name.fullmatch(other.name) and other.is_dir():
@@ -165,7 +165,7 @@ def _clear_partial_folders(path: Path) -> None:
 
 @contextlib.contextmanager
 def _locked_folder(path: Path) -> Iterator[None]:
-    """Holds the lock of a folder; raises OSError if another process does, or there are no locks."""
+    """Holds a folder's lock; raises OSError if another process holds it, or there are no locks."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,10 +183,10 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def append(path: Path, data: bytes, *, start: bytes = b"", root: Path | None = None) -> None:
-    """Appends bytes to a file, which begins with `start` if it is new: all of them, or none.
+    """Appends bytes to a file, all of them or none; a new file begins with `start`.
 
-    `root` is as for `open_folder`. Raises StorageError if the file cannot be written; it is as it
-    was.
+    `root` is as for `open_folder`. Raises StorageError if the file cannot be written; it is then
+    unchanged.
     """
     with (
         explain_write_errors(path),
@@ -198,7 +198,7 @@ def append(path: Path, data: bytes, *, start: bytes = b"", root: Path | None = N
             if file.write(data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except BaseException:
-            file.truncate(end)  # or the next append would follow half of this one
+            file.truncate(end)  # else the next append would follow a part of this one
             raise
 
 
@@ -215,10 +215,10 @@ def sync(path: Path) -> None:
 
 
 class LinkError(OSError):
-    """A link is where a file or directory of one's own has to be."""
+    """A link stands where a real file or directory has to be."""
 
     def __init__(self) -> None:
-        reason = "it is a link, through which nothing is written: put what it leads to in its place"
+        reason = "it is a link, and nothing is written through links: replace it by its target"
         super().__init__(errno.ELOOP, reason)
 
 
@@ -230,12 +230,12 @@ def refuse_link(path: Path) -> None:
 
 @contextlib.contextmanager
 def open_folder(path: Path, *, root: Path | None = None, make: bool = False) -> Iterator[int]:
-    """Yields the descriptor of a directory, in which a name is then opened by `dir_fd`.
+    """Yields the descriptor of a directory, which serves as `dir_fd` to open names in it.
 
     Args:
         path: of the directory.
         root: a directory above; no part of the path below it may be a link. None: `path` itself.
-        make: make the directories below the root that are missing.
+        make: whether to make the missing directories below the root.
 
     Raises OSError, LinkError if a part is a link.
     """
@@ -254,7 +254,7 @@ def open_folder(path: Path, *, root: Path | None = None, make: bool = False) -> 
 
 
 def make_folder(path: Path, *, root: Path) -> None:
-    """Makes a directory and those above it, below `root`.
+    """Makes a directory and its parents below `root`.
 
     Raises OSError, LinkError if one of them is a link.
     """
@@ -286,7 +286,7 @@ def _open(name: str, flags: int, *, folder: int) -> int:
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         return os.open(name, flags, 0o666, dir_fd=folder)
-    except OSError as error:  # ENOTDIR also of a link, if a directory is asked for
+    except OSError as error:  # a link gives ENOTDIR if a directory is asked for
         if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(name, folder):
             raise LinkError from None
         raise
@@ -319,7 +319,7 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
-        """Does not take the lock yet, nor touch its file, which is at `path`."""
+        """Neither takes the lock yet nor touches its file, which is at `path`."""
         self.path = path
         self._descriptor: int | None = None
 
@@ -350,7 +350,7 @@ class Lock:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the file of its lock was removed or replaced: others may lock a new one."""
+        """Whether the lock's file was removed or replaced: another process may lock a new one."""
         return self._descriptor is not None and not self._is_of(self._descriptor)
 
     def _try(self) -> None:
@@ -369,7 +369,7 @@ class Lock:
                 os.close(descriptor)
 
     def _is_of(self, descriptor: int) -> bool:
-        """Returns whether the path is still this file: the last holder may have removed it."""
+        """Returns whether the path is still the open file: its last holder may have removed it."""
         try:
             return os.path.samestat(os.fstat(descriptor), os.lstat(self.path))
         except FileNotFoundError:

@@ -7,7 +7,7 @@ The variable is read when the process starts.
     sleep=S      sleeps S seconds; other threads continue
     hang=S       waits S seconds in C code that holds Python's lock; a signal ends the wait
 
-The place `batch` takes the number of a batch (that of the step, unless the run has skipped some):
+The place `batch` counts batches, not steps (the same number, unless the run has skipped batches):
 
     nan          every weight of the batch is NaN
     garble       every target of the batch is 0
@@ -41,7 +41,7 @@ _OF_A_BATCH = ("nan", "garble")
 
 
 class InjectedFault(LingoError):
-    """The error that `raise` raises, in place of any failure."""
+    """The error of `raise`, which stands for any failure."""
 
 
 class _Fault(NamedTuple):
@@ -89,7 +89,7 @@ def at(place: str, step: int) -> None:
 def poison(numbers: range, batches: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
     """Returns K batches, name -> [K, B, ...], with the faults that `LINGO_INJECT` names for them.
 
-    `weights`, of a float type, and `targets` may be changed, in a copy.
+    Only `weights`, of a float type, and `targets` may change, in copies.
     """
     of_batches = [fault for fault in _FAULTS if fault.place == BATCH]
     if not of_batches:

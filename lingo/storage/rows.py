@@ -42,8 +42,8 @@ class Rows:
     def __init__(self, path: Path, *, root: Path | None = None, enabled: bool = True) -> None:
         """Touches no file yet.
 
-        `root` is as for `open_folder`. If another process writes (not `enabled`), the last rows are
-        only remembered for `write_missed`, and `read` returns none.
+        `root` is as for `open_folder`. With `enabled=False` another process writes the file: the
+        last rows are only remembered for `write_missed`, and `read` returns [].
         """
         self.path = path
         self._root, self._enabled = root, enabled
@@ -53,8 +53,8 @@ class Rows:
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a row, or merges it into the last row if that has the same step.
 
-        A number that is not finite becomes null. Raises StorageError if it cannot be written now;
-        then `read` returns it nevertheless, and the next call writes it.
+        A number that is not finite becomes null. Raises StorageError if the row cannot be written
+        now; `read` returns it nevertheless, and the next call writes it.
         """
         self._unwritten.append({key: _as_json(value) for key, value in row.items()})
         if not self._enabled:
@@ -76,13 +76,13 @@ class Rows:
         return len(_merge_steps(self._unwritten)) if self._enabled else 0
 
     def read(self) -> list[Row]:
-        """Returns the rows; a last line that a crash cut short is not one."""
+        """Returns the rows, without a last line that a crash cut short."""
         return _merge_steps([*self._read_written(), *self._unwritten]) if self._enabled else []
 
     def cut(self, step: int) -> None:
-        """Removes rows of steps after `step`, which are done again, and lines that are not rows.
+        """Removes rows after `step`, as these steps are done again, and lines that are not rows.
 
-        A last line that a crash cut short is removed silently, any other with a warning.
+        A last line that a crash cut short is removed silently, other lines with a warning.
         """
         if self._enabled:
             self._cut_file(step)
@@ -162,7 +162,7 @@ class Status(NamedTuple):
 
     # "running" also if the process was killed; "done (early)" if evaluations ended it.
     state: State
-    step: int  # steps done when it was written
+    step: int  # steps done when the status was written
 
     @property
     def is_done(self) -> bool:

@@ -1,4 +1,4 @@
-"""Tensors of which a process has some shards, or which it reads only where they are indexed.
+"""Sharded and lazily read tensors.
 
 If many devices compute, a process may have only shards of a tensor. It saves a `Shards`: boxes with
 their elements. All processes together save every element once. A `LazyArray` is not in memory: a
@@ -22,7 +22,7 @@ Index: TypeAlias = tuple[slice, ...]
 """A slice with step 1 for each axis."""
 
 Read: TypeAlias = Callable[[Sequence[str], Index], Iterable[np.ndarray]]
-"""Takes names of layers' tensors and an index; returns that slice of each, float32, in order."""
+"""Takes names of layers' tensors and an index; returns this slice of each, float32, in order."""
 
 
 def box(index: Sequence[slice], shape: Sequence[int]) -> Box:
@@ -65,13 +65,13 @@ class Shards:
                 )
 
     def boxes(self) -> list[tuple[Box, np.ndarray]]:
-        """Returns box and elements, an array of the box's shape, of each shard but empty ones."""
+        """Returns (box, elements) of each non-empty shard; elements have the box's shape."""
         return [(box(index, self.shape), array) for index, array in self.shards if array.size]
 
     def unstack(self, num_stacked: int) -> Iterator[Shards]:
-        """Yields the Shards, of shape `shape[num_stacked:]`, of each tensor stacked in this one.
+        """Yields a Shards, of shape `shape[num_stacked:]`, for each tensor stacked in this one.
 
-        Tensors are stacked along the `num_stacked` leading axes; they come in row-major order.
+        Tensors are stacked along the `num_stacked` leading axes, and come in row-major order.
         """
         lead, shape = self.shape[:num_stacked], self.shape[num_stacked:]
         shards: dict[tuple[int, ...], list[tuple[Index, np.ndarray]]] = {}
@@ -94,8 +94,8 @@ def find_flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
     ]
     places = [{end: number for number, end in enumerate(ends)} for ends in cuts]
     count = np.zeros([len(ends) - 1 for ends in cuts], np.int32)  # boxes that cover each cell
-    for one in boxes:
-        cells = (slice(at[start], at[stop]) for at, (start, stop) in zip(places, one, strict=True))
+    for cut in boxes:
+        cells = (slice(at[start], at[stop]) for at, (start, stop) in zip(places, cut, strict=True))
         count[tuple(cells)] += 1
     if (count == 1).all():
         return ""
@@ -120,10 +120,10 @@ class LazyArray:
     dtype = np.dtype(np.float32)
 
     def __getitem__(self, index: slice | Index) -> np.ndarray:
-        """Returns a float32 array with the shape of slices with step 1 along the first axes.
+        """Returns a float32 array; the index is a slice with step 1 for each of the first axes.
 
-        Raises ValueError for any other index, DamagedCheckpoint or UnusableSource if it is not
-        readable.
+        Raises ValueError for any other index, DamagedCheckpoint or UnusableSource if the tensor
+        cannot be read.
         """
         indices = index if isinstance(index, tuple) else (index,)
         cut = box((*indices, *[slice(None)] * (len(self.shape) - len(indices))), self.shape)

@@ -113,7 +113,7 @@ def truncated_gzip(path):
 
 def compressed_otherwise(path):
     path.write_bytes(bz2.compress(path.read_bytes()))
-    return f"{path} is compressed by bzip2; lingo unpacks gzip"
+    return f"{path} is compressed by bzip2, but lingo unpacks only gzip"
 
 
 HARMS = [

@@ -41,25 +41,25 @@ _ANNOTATION = {"id": int, "image_id": int, "category_id": int, "bbox": list}
 class CocoInput(IndexedInput):
     """JPEG and PNG images with boxes, as in COCO's instances_*.json, each once per epoch.
 
-    An image, or the part of it that `random_crop` chooses, is resized to `size` x `size`, whatever
-    the ratio of its sides; boxes are in parts of it. Labels are 1, 2, ... in the order of the
-    categories' ids, which `category_ids` has. An image without boxes is an example, too.
+    An image, or the part of it that `random_crop` chooses, is resized to `size` x `size` without
+    keeping the ratio of its sides; boxes are relative to it. Labels are 1, 2, ... in the order of
+    the categories' ids (`category_ids`). An image without boxes is an example, too.
 
     Batches: `images`, uint8 [B, size, size, 3]; `boxes`, float32 [B, N, 4]: top, left, bottom,
-    right, in 0..1; `box_labels`, int32 [B, N], 0 for no box; `is_crowd`, bool [B, N]; of the whole
-    image, `areas`, float32 [B, N], in pixels, of masks where there are any, `image_ids`, int64 [B],
-    and `image_sizes`, int32 [B, 2], height and width.
+    right, in 0..1; `box_labels`, int32 [B, N], 0 for no box; `is_crowd`, bool [B, N]. About the
+    whole image: `areas`, float32 [B, N], in pixels, of the mask if the file has it; `image_ids`,
+    int64 [B]; `image_sizes`, int32 [B, 2], height and width.
     """
 
     annotations: FilePath  # such as instances_train2017.json
-    folder: FilePath  # which has the images
+    folder: FilePath  # has the images
     num_classes: int  # opening data with another number of categories is an error
     size: int = 300  # H and W, in pixels
     max_boxes: int = 100  # N; more in an image are an error
     random_crop: bool = False  # for training: a part that has objects, as `min_iou_crop` cuts it
     flip_rate: float = 0.0  # probability that an image is mirrored
     skips_empty: bool = False  # whether images without a box are left out
-    max_pixels: Operational[int] = MAX_PIXELS  # of an image, and of all that are decoded at a time
+    max_pixels: Operational[int] = MAX_PIXELS  # of an image, and of all being decoded at once
 
     thread_safe = True
 
@@ -78,7 +78,7 @@ class CocoInput(IndexedInput):
         self._budget = PixelBudget(self.p.max_pixels)
 
     def offers(self) -> dict[str, Any]:
-        """Returns the number of classes, without that of no box, and the shape of images."""
+        """Returns the number of classes, not counting "no box", and the shape of images."""
         shape = (self.p.size, self.p.size, 3)
         return {"num_classes": self.p.num_classes, "image_shape": shape}
 
@@ -89,7 +89,7 @@ class CocoInput(IndexedInput):
 
     @property
     def category_ids(self) -> list[int]:
-        """The ids of the labels 1..K in the file, [K]; `coco_detections` takes them."""
+        """The file's category ids of labels 1..K, [K], as `coco_detections` takes them."""
         return self._annotations.category_ids
 
     def num_examples(self) -> int:
@@ -114,16 +114,16 @@ class CocoInput(IndexedInput):
                 except BrokenImage as error:
                     raise self._error(index, f"cannot be decoded: {error}") from None
             raise
-        found = self._annotations
+        annotations = self._annotations
         return batch | {
-            "image_ids": found.image_ids[indices],
-            "image_sizes": found.image_sizes[indices],
+            "image_ids": annotations.image_ids[indices],
+            "image_sizes": annotations.image_sizes[indices],
         }
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns the file, the number of images, their bytes, and a digest.
 
-        The digest is of the content of the file of annotations, and the names and sizes of images.
+        The digest is of the annotations' content, and of the images' names and sizes.
         """
         path, sizes = self.p.annotations, self._opened()[1]
         with open_file(path) as file:
@@ -147,16 +147,17 @@ class CocoInput(IndexedInput):
 
     def _open(self) -> tuple[Annotations, list[int]]:
         """Returns the annotations, and the size of each image's file, in bytes."""
-        found = read_annotations(self.p.annotations, self.p.num_classes)
+        annotations = read_annotations(self.p.annotations, self.p.num_classes)
         if self.p.skips_empty:
-            found = found.without_empty()
-        most = int(np.diff(found.starts).argmax())
-        if (num := int(found.starts[most + 1] - found.starts[most])) > self.p.max_boxes:
+            annotations = annotations.without_empty()
+        starts = annotations.starts
+        most = int(np.diff(starts).argmax())
+        if (num := int(starts[most + 1] - starts[most])) > self.p.max_boxes:
             raise DataError(
-                f"{self.p.annotations}: image {found.image_ids[most]} has {num} boxes, more than"
-                f" max_boxes={self.p.max_boxes}: set it to {num}."
+                f"{self.p.annotations}: image {annotations.image_ids[most]} has {num} boxes, more"
+                f" than max_boxes={self.p.max_boxes}: set it to {num}."
             )
-        return found, [self._file_size(name) for name in found.file_names]
+        return annotations, [self._file_size(name) for name in annotations.file_names]
 
     def _file_size(self, name: str) -> int:
         path = os.path.join(self.p.folder, name)
@@ -168,7 +169,7 @@ class CocoInput(IndexedInput):
             ) from None
 
     def _empty(self, num: int) -> dict[str, np.ndarray]:
-        """Returns the arrays of some examples, without boxes; `images` have not been written."""
+        """Returns the arrays of `num` examples, without boxes; `images` is uninitialized."""
         p = self.p
         return {
             "images": np.empty([num, p.size, p.size, 3], np.uint8),
@@ -179,17 +180,17 @@ class CocoInput(IndexedInput):
         }
 
     def _write_boxes(self, index: int, key: random.Key, example: dict[str, np.ndarray]) -> Window:
-        """Writes the boxes of an image into the arrays of an example; returns what is seen of it.
+        """Writes an image's boxes into the arrays of an example; returns the window that is seen.
 
         Boxes that are not seen are absent: label 0, and zeros.
         """
-        found = self._annotations
-        own = slice(*found.starts[index : index + 2])
-        boxes, labels = found.boxes[own], found.labels[own]
-        height, width = found.image_sizes[index].tolist()
+        annotations = self._annotations
+        own = slice(*annotations.starts[index : index + 2])
+        boxes, labels = annotations.boxes[own], annotations.labels[own]
+        height, width = annotations.image_sizes[index].tolist()
         box = Box(0, 0, height, width)
         if self.p.random_crop:
-            objects = np.where(found.is_crowd[own], 0, labels)
+            objects = np.where(annotations.is_crowd[own], 0, labels)
             box = min_iou_box((height, width), boxes, objects, key)
             boxes, labels = crop_boxes(boxes, labels, box, (height, width))
         mirrored = is_mirrored(key, rate=self.p.flip_rate)
@@ -197,12 +198,12 @@ class CocoInput(IndexedInput):
             boxes = flip_boxes(boxes, labels)
         num, is_seen = len(labels), labels > 0
         example["boxes"][:num], example["box_labels"][:num] = boxes, labels
-        example["is_crowd"][:num] = found.is_crowd[own] & is_seen
-        example["areas"][:num] = found.areas[own] * is_seen
+        example["is_crowd"][:num] = annotations.is_crowd[own] & is_seen
+        example["areas"][:num] = annotations.areas[own] * is_seen
         return Window(box, mirrored)
 
     def _read_part(self, index: int, window: Window) -> Part:
-        """Returns what is seen of an image; raises DataError if its size is another one."""
+        """Returns the part of an image that is seen; raises DataError for an unexpected size."""
         with open_file(self._path(index)) as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
@@ -231,7 +232,7 @@ class CocoInput(IndexedInput):
 
 
 class Annotations(NamedTuple):
-    """The images and boxes of a file instances_*.json, in its order; an image's are together."""
+    """The images and boxes of a file instances_*.json; the boxes of an image are adjacent."""
 
     file_names: list[str]  # [N], below the folder of images
     image_ids: np.ndarray  # int64 [N]
@@ -240,7 +241,7 @@ class Annotations(NamedTuple):
     boxes: np.ndarray  # float32 [T, 4]: top, left, bottom, right, in 0..1 of the image
     labels: np.ndarray  # int32 [T], 1..K
     is_crowd: np.ndarray  # bool [T]
-    areas: np.ndarray  # float32 [T], in pixels, of masks where there are any
+    areas: np.ndarray  # float32 [T], in pixels, of the mask if the file has it
     category_ids: list[int]  # [K], the id of each label in the file
     class_names: list[str]  # [K]
     num_empty: int  # boxes that are left out, because they have no area
@@ -291,17 +292,18 @@ def read_annotations(path: str, num_classes: int) -> Annotations:
         truths[image["id"]] = []
     sizes = {image["id"]: (image["height"], image["width"]) for image in images}
     num_empty = 0
-    for one in _records(content, "annotations", _ANNOTATION, path):
-        where = f"{path}: annotation {one['id']}"
-        if one["image_id"] not in truths:
-            raise DataError(f"{where} is of image {one['image_id']}, which the file lacks.")
-        if one["category_id"] not in labels:
-            raise DataError(f"{where} is of category {one['category_id']}, which the file lacks.")
-        truth = _read_truth(one, sizes[one["image_id"]], labels[one["category_id"]], where)
+    for annotation in _records(content, "annotations", _ANNOTATION, path):
+        where = f"{path}: annotation {annotation['id']}"
+        image_id, category_id = annotation["image_id"], annotation["category_id"]
+        if image_id not in truths:
+            raise DataError(f"{where} is of image {image_id}, which the file lacks.")
+        if category_id not in labels:
+            raise DataError(f"{where} is of category {category_id}, which the file lacks.")
+        truth = _read_truth(annotation, sizes[image_id], labels[category_id], where)
         if truth is None:
             num_empty += 1
         else:
-            truths[one["image_id"]].append(truth)
+            truths[image_id].append(truth)
     if not images:
         raise DataError(f"{path} has no images.")
     every = [truth for of_image in truths.values() for truth in of_image]
@@ -334,7 +336,7 @@ def _read_json(path: str) -> Mapping[str, Any]:
 def _records(
     content: Mapping[str, Any], name: str, fields: Mapping[str, type], path: str
 ) -> list[dict[str, Any]]:
-    """Returns a list of the file; raises DataError unless each entry has the fields, of a type."""
+    """Returns a list of the file; raises DataError unless each entry has the typed `fields`."""
     records = content.get(name)
     if not isinstance(records, list):
         raise DataError(f"{path} has no list {name!r}: it is not of COCO's layout of instances.")
@@ -350,32 +352,33 @@ def _records(
 
 
 def _read_truth(
-    one: Mapping[str, Any], size: tuple[int, int], label: int, where: str
+    annotation: Mapping[str, Any], size: tuple[int, int], label: int, where: str
 ) -> _Truth | None:
-    """Returns the box of an annotation in an image of a size; None if it has no area."""
-    left, top, width, height = _read_bbox(one, where)
+    """Returns an annotation's box in an image of `size`; None if it has no area."""
+    left, top, width, height = _read_bbox(annotation, where)
     corners = np.array([[top, left], [top + height, left + width]])
     is_near = (corners >= -_SLACK) & (corners <= np.array(size) + _SLACK)
     if not is_near.all() or min(width, height) < 0:
         raise DataError(
-            f"{where} has bbox={one['bbox']}, which is not in its image of {size[1]} x {size[0]}"
-            " pixels: x, y, width and height count pixels from the upper left corner."
+            f"{where} has bbox={annotation['bbox']}, which is not in its image of {size[1]} x"
+            f" {size[0]} pixels: x, y, width and height count pixels from the upper left corner."
         )
     inside = (corners.clip(0, size) / size).ravel()
     if not (inside[:2] < inside[2:]).all():
         return None
-    area = one.get("area", width * height)
+    area = annotation.get("area", width * height)
     if not isinstance(area, (int, float)):
         raise DataError(f"{where} has area={area!r:.80}, not a number of pixels.")
-    return _Truth(inside.tolist(), label, bool(one.get("iscrowd", 0)), area)
+    return _Truth(inside.tolist(), label, bool(annotation.get("iscrowd", 0)), area)
 
 
-def _read_bbox(one: Mapping[str, Any], where: str) -> list[float]:
+def _read_bbox(annotation: Mapping[str, Any], where: str) -> list[float]:
     """Returns x, y, width and height; raises DataError if they are not four finite numbers."""
+    bbox = annotation["bbox"]
     try:
-        box = [float(number) for number in one["bbox"]]
+        box = [float(number) for number in bbox]
     except (TypeError, ValueError):
         box = []
     if len(box) != 4 or not all(map(math.isfinite, box)):
-        raise DataError(f"{where} has bbox={one['bbox']!r:.80}, not x, y, width and height.")
+        raise DataError(f"{where} has bbox={bbox!r:.80}, not x, y, width and height.")
     return box

@@ -1,6 +1,6 @@
-"""JPEG and PNG, decoded and resized by TensorFlow: of a JPEG no more than the part that is seen.
+"""Decodes and resizes JPEG and PNG by TensorFlow; of a JPEG, only the part that is seen.
 
-One program decodes all images of a batch, in which the processors work on several images at a time.
+One program decodes all images of a batch; the processors work on several images at once.
 
 Axes: B images, H height, W width, C channels.
 """
@@ -27,9 +27,9 @@ Channels = Literal[1, 3]
 
 _END = b"\xff\xd9"  # the last bytes of a JPEG
 _MISSING_LEVEL = 128  # of all colours, where the data of a JPEG ended early
-_MORE_DATA = bytes(range(1, 251)) * 8  # which a JPEG may have in its pixels
-_DIVISORS = (1, 2, 4, 8)  # of the size, that the decoder of a JPEG knows
-_LARGE_PIXELS = 1 << 22  # a PNG of more is decoded in bands, with less memory
+_MORE_DATA = bytes(range(1, 251)) * 8  # bytes that a JPEG may have in its pixels
+_DIVISORS = (1, 2, 4, 8)  # by which the decoder of a JPEG can divide the size
+_LARGE_PIXELS = 1 << 22  # a larger PNG is shrunk in bands, with less memory
 _BAND_PIXELS = 1 << 20
 
 
@@ -38,12 +38,12 @@ class Part(NamedTuple):
 
     data: bytes  # JPEG or PNG
     box: Box  # of the image as it is stored
-    turn: Turn  # what makes it what is seen
+    turn: Turn  # turns it to the upright, perhaps mirrored, part that is seen
     whole_pixels: int  # of the image, if its decoder holds them all; else 0
 
 
 def part_of(data: bytes, header: Header, window: Window) -> Part:
-    """Returns what is seen of an image through a window of the upright image."""
+    """Returns the part of an image that is seen through a window of the upright image."""
     turn, (row, column, height, width) = header.turn, window.box
     whole_height, whole_width = header.upright_size
     if turn.reverses_rows:
@@ -59,7 +59,7 @@ def part_of(data: bytes, header: Header, window: Window) -> Part:
 
 
 class PixelBudget:
-    """Bounds how many pixels are decoded at a time by all threads, and so their memory."""
+    """Bounds how many pixels all threads decode at once, and so their memory."""
 
     def __init__(self, max_pixels: int = MAX_PIXELS) -> None:
         self.max_pixels = max_pixels
@@ -68,7 +68,7 @@ class PixelBudget:
 
     @contextlib.contextmanager
     def take(self, pixels: int) -> Iterator[None]:
-        """Holds a number of pixels, once the budget has them or none is in use."""
+        """Waits until the pixels fit into the budget, or no others are in use; then holds them."""
         with self._changed:
             self._changed.wait_for(lambda: not self._used or self._used + pixels <= self.max_pixels)
             self._used += pixels
@@ -83,19 +83,19 @@ class PixelBudget:
 def decode_into(images: np.ndarray, parts: Sequence[Part], budget: PixelBudget) -> None:
     """Decodes parts of images, resizes them, and writes them into an array.
 
-    A part with at least twice the pixels that are needed, along each side, is divided by 2, 4 or 8
-    first, a JPEG by its decoder: a pixel is then the mean of a square. What remains is bilinear,
-    with a pixel's center at its middle. Grey becomes equal channels, and colour becomes grey, as
-    asked for; CMYK becomes RGB; 16 bits become 8; alpha is dropped. At its rim, a part of a JPEG
-    may differ from that of the whole image in colour, which JPEG stores at half the resolution.
+    If a part has at least twice the pixels that are needed, along each side, its size is first
+    divided by 2, 4 or 8 (by the decoder for a JPEG): a pixel is then the mean of a square. The rest
+    of the resizing is bilinear, with half-pixel centers. Grey becomes equal channels, and colour
+    becomes grey, as asked for; CMYK becomes RGB; 16 bits become 8; alpha is dropped. JPEG stores
+    colour at half the resolution, so colours at the rim of a part may differ from the whole image.
 
     Args:
-        images: uint8 [B, H, W, C], H = W, which receive them.
+        images: uint8 [B, H, W, C], H = W, the output.
         parts: [B], of images whose headers were read.
-        budget: the pixels that may be decoded at a time; threads share one.
+        budget: the pixels that may be decoded at once; threads share one.
 
     Raises:
-        BrokenImage: if one cannot be decoded.
+        BrokenImage: if an image cannot be decoded.
     """
     size, channels = images.shape[2:]
     forms = [_form(part, size) for part in parts]
@@ -109,7 +109,7 @@ def decode_into(images: np.ndarray, parts: Sequence[Part], budget: PixelBudget) 
                     decoded: Any = _decode_large_png(some[0], form.divisor, size, channels)
                 else:
                     decoded = _decode_together(some, form, size, channels)
-            where = rows if len(rows) < len(parts) else ...  # copying all takes less time
+            where = rows if len(rows) < len(parts) else ...  # without an index, copying is faster
             images[where] = decoded
         if form.is_jpeg:
             _check_complete(images, parts, own)
@@ -120,8 +120,8 @@ def decode_into(images: np.ndarray, parts: Sequence[Part], budget: PixelBudget) 
 def _check_complete(images: np.ndarray, parts: Sequence[Part], rows: Sequence[int]) -> None:
     """Raises BrokenImage for a JPEG that was decoded although the data of its pixels ends early.
 
-    The decoder makes what is missing grey, without an error. Few sound images end in this grey:
-    those are decoded again, with more data, which changes them only if some was missing.
+    The decoder makes missing pixels grey, without an error. Few sound images end in this grey. An
+    image that does is decoded again with more data, which changes it only if data was missing.
     """
     is_grey = (images[:, -1, [0, -1]] == _MISSING_LEVEL).all(-1).any(-1)
     for row in rows:
@@ -170,7 +170,7 @@ def _held_pixels(part: Part, form: _Form) -> int:
 
 
 def _held_at_a_time(pixels: Sequence[int]) -> int:
-    """Returns how many pixels a program holds that decodes images, one on each processor."""
+    """Returns how many pixels a program holds at once: it decodes one image per processor."""
     return sum(heapq.nlargest(os.cpu_count() or 1, pixels))
 
 
@@ -189,7 +189,7 @@ def _batches(rows: list[int], pixels: Sequence[int], max_pixels: int) -> Iterato
 def _decode_together(
     parts: Sequence[Part], form: _Form, size: int, channels: Channels
 ) -> memoryview:
-    """Returns parts of one form, uint8 [B, H, W, C], as their program decodes them."""
+    """Decodes parts of one form by their program; returns uint8 [B, H, W, C]."""
     data = tf.constant([part.data for part in parts])
     boxes = np.array([part.box for part in parts], np.int32)
     mirrored = np.array([_is_mirrored(part.turn) for part in parts])
@@ -198,7 +198,7 @@ def _decode_together(
 
 
 def _decode_large_png(part: Part, divisor: int, size: int, channels: Channels) -> np.ndarray:
-    """Returns a part of a PNG, uint8 [1, H, W, C], as the program does, in less memory."""
+    """Decodes a part of a PNG as the program does, in less memory; returns uint8 [1, H, W, C]."""
     with tf.device("CPU:0"):
         whole: Any = tf.io.decode_png(part.data, channels=channels)
         seen = np.asarray(memoryview(whole))[part.box.slices]
@@ -251,7 +251,7 @@ def _crop_jpeg(data: tf.Tensor, box: tf.Tensor, divisor: int, channels: Channels
         box // divisor,
         channels=channels,
         ratio=divisor,
-        dct_method="INTEGER_ACCURATE",  # that of Pillow
+        dct_method="INTEGER_ACCURATE",  # as in Pillow
     )
 
 
@@ -269,7 +269,7 @@ def _mean_of_squares(image: tf.Tensor, side: int) -> tf.Tensor:
 
 
 def _turn(image: np.ndarray, turn: Turn) -> None:
-    """Turns a square image [H, W, C] in place, as far as `_is_mirrored` does not."""
+    """Turns a square image [H, W, C] in place; the program may have mirrored it already."""
     if turn.is_transposed:
         step = -1 if turn.reverses_columns else 1
         image[:] = image.transpose(1, 0, 2)[:, ::step].copy()
@@ -278,5 +278,5 @@ def _turn(image: np.ndarray, turn: Turn) -> None:
 
 
 def _is_mirrored(turn: Turn) -> bool:
-    """Returns whether the program mirrors an image; NumPy takes ten times as long."""
+    """Returns whether the program mirrors an image; NumPy would take ten times as long."""
     return turn.reverses_columns and not turn.is_transposed

@@ -1,7 +1,7 @@
 """Sources of encoded images: JPEG or PNG, each with the label of its class.
 
-A document of such a source is a label, then the bytes of the image. So images have the index, the
-split, the fingerprint and the treatment of damaged records that texts have.
+A document of such a source is a label, then the bytes of the image. So images share the index, the
+split, the fingerprint and the treatment of damaged records with texts.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class EncodedImage(NamedTuple):
 class EncodedImages(DecodedRecords, interface=True):
     """Encoded images with one class each.
 
-    A subclass defines where the files are (`places`) and, by `document` or `text`, what
-    `to_document` makes of an image and its label. An image's bytes decide its split, so that equal
-    images are in the same one.
+    A subclass defines where the files are (`places`), and a `document` or `text` that returns
+    `to_document` of an image and its label. An image's bytes decide its split, so that equal images
+    are in the same split.
     """
 
     num_classes: int  # opening data with another number of classes is an error
@@ -48,7 +48,7 @@ class EncodedImages(DecodedRecords, interface=True):
     def class_names(self) -> list[str]:
         """Returns the names of the classes by label, [num_classes]; [] if the data has none.
 
-        Raises DataError if they cannot be read, or are not `num_classes`.
+        Raises DataError if they cannot be read, or their number is not `num_classes`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no class_names")
 
@@ -60,8 +60,8 @@ class EncodedImages(DecodedRecords, interface=True):
         label, data = image
         if not 0 <= label < self.p.num_classes:
             raise CorruptRecord(
-                f"{where}: its label, counted from 0, is {label}, but num_classes="
-                f"{self.p.num_classes} classes have 0 to {self.p.num_classes - 1}."
+                f"{where}: its label, counted from 0, is {label}, but with num_classes="
+                f"{self.p.num_classes} labels are 0 to {self.p.num_classes - 1}."
             )
         if not data.startswith(_FIRST_BYTES):
             raise CorruptRecord(
@@ -77,13 +77,13 @@ def from_document(document: bytes) -> EncodedImage:
 
 
 def open_images(source: EncodedImages, *, progress: Progress | None = None) -> Index:
-    """Returns the index of a source; raises DataError as `open_index`, or for other classes."""
+    """Returns the index of a source; raises DataError as `open_index` and `class_names` do."""
     source.class_names()
     return open_index(source, progress=progress)
 
 
 def check_classes(names: Sequence[str], num_classes: int, where: str) -> list[str]:
-    """Returns names of classes; raises DataError if they are not `num_classes`, or one is twice."""
+    """Returns class names; raises DataError unless they are `num_classes` different names."""
     if len(names) != num_classes:
         raise DataError(
             f"{where} has {len(names)} classes, but num_classes={num_classes}: set it to"
@@ -95,7 +95,7 @@ def check_classes(names: Sequence[str], num_classes: int, where: str) -> list[st
 
 
 def read_classes(path: str) -> list[str]:
-    """Returns the names of classes in a file, one a line; raises DataError if it is no text."""
+    """Returns the class names in a file, one per line; raises DataError if it is not text."""
     with open_file(path) as file:
         content = file.read(_CLASSES_BYTES)
     try:

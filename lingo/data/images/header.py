@@ -1,4 +1,4 @@
-"""What the first bytes of a JPEG or PNG say, and whether its size is plausible.
+"""The size and orientation of a JPEG or PNG, read from its first bytes and checked.
 
 The sizes of PNGs and of ordinary JPEGs are read here; Pillow reads the rest, in ten times the time.
 """
@@ -32,7 +32,7 @@ _PNG_SIZE = struct.Struct(">8s4x4sII")  # of a PNG: first bytes, IHDR, width, he
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 MAX_PIXELS = 1 << 26
-"""The most pixels of an image, and of all that are decoded at a time, by default."""
+"""The most pixels of an image, and of all images being decoded at once, by default."""
 
 MAX_BYTES = 1 << 27
 """The most bytes of an encoded image."""
@@ -47,7 +47,7 @@ _SEGMENTS = 10_000  # before the pixels of a JPEG
 _JPEG_PIXELS_PER_BYTE = 512  # a block of 64 pixels has at least a bit
 _PNG_PIXELS_PER_BYTE = 8 * 1032  # a bit each, and deflate packs 1032 bytes into one
 _SCANS = 64  # of a JPEG; each of them may change all pixels
-_SCANNED_PIXELS = 1 << 32  # in all scans, if they are more
+_SCANNED_PIXELS = 1 << 32  # in all scans, if there are more than _SCANS
 
 
 class BrokenImage(ValueError):
@@ -55,7 +55,7 @@ class BrokenImage(ValueError):
 
 
 class Turn(NamedTuple):
-    """What makes a stored image upright: first rows and columns change places, then they turn."""
+    """How a stored image becomes upright: it is transposed first, then rows or columns reversed."""
 
     is_transposed: bool = False
     reverses_rows: bool = False
@@ -75,12 +75,12 @@ _TURNS = {  # by EXIF orientation
 
 
 class Header(NamedTuple):
-    """What the first bytes of an image say."""
+    """The size and orientation of an image, from its first bytes."""
 
     height: int  # of the image as it is stored
     width: int
     turn: Turn
-    decodes_whole: bool = True  # whether decoding a part takes memory for all pixels
+    decodes_whole: bool = True  # whether decoding a part needs memory for all pixels
 
     @property
     def upright_size(self) -> tuple[int, int]:
@@ -114,12 +114,12 @@ def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Header:
 
 
 class _Frame(NamedTuple):
-    """The size of an image, and what else is known of it without Pillow."""
+    """The size of an image, and other facts that are known without Pillow."""
 
     height: int
     width: int
-    is_plain: bool = False  # whether nothing turns it
-    decodes_whole: bool = True  # as of `Header`
+    is_plain: bool = False  # whether it is upright
+    decodes_whole: bool = True  # as in `Header`
 
 
 def _jpeg_frame(data: bytes) -> _Frame | None:
@@ -131,7 +131,7 @@ def _jpeg_frame(data: bytes) -> _Frame | None:
     for marker, at in segments(data):
         if marker in _FRAMES:
             _, _, height, width = _SEGMENT.unpack_from(data, at)
-            # libjpeg buffers the whole image of several scans.
+            # libjpeg buffers the whole image if it has several scans.
             decodes_whole = marker != _FRAMES[0] or _num_scans(data) != 1
             return _Frame(height, width, is_plain, decodes_whole) if height * width else None
         if marker not in _SKIPPED and marker != _EXIF:
@@ -188,7 +188,7 @@ def open_image(data: bytes) -> Image.Image:
     kind = PngImageFile if data.startswith(_PNG) else JpegImageFile
     try:
         return kind(io.BytesIO(data))  # Image.open would warn of a size that `max_pixels` allows
-    except _ERRORS as error:  # whose message is about programs
+    except _ERRORS as error:  # its message is for programmers
         raise BrokenImage("its header is cut off or damaged") from error
 
 

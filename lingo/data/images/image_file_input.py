@@ -29,8 +29,8 @@ from lingo.data.images.view import CentralView, View
 from lingo.data.index import Index, Progress
 from lingo.ops import random
 
-_GROUP = 256  # images that a thread has in memory, encoded, at a time
-_GROUP_BYTES = MAX_BYTES  # of them
+_GROUP = 256  # encoded images that a thread has in memory at once
+_GROUP_BYTES = MAX_BYTES  # bytes of these images
 
 
 class ImageFileInput(IndexedInput):
@@ -38,7 +38,7 @@ class ImageFileInput(IndexedInput):
 
     An example shows the part of its image that `view` chooses, resized to `size`; `augment` gets
     this part. An image that cannot be decoded is an error that names its file. Opening the data
-    reads all files once; later runs use the index that is made of them.
+    reads all files once and makes an index, which later runs use.
 
     Batches: `images`, uint8 [B, size, size, channels]; `labels`, int32 [B].
     """
@@ -47,8 +47,8 @@ class ImageFileInput(IndexedInput):
     size: int = 224  # H and W, in pixels
     channels: Channels = 3  # 3: colours; 1: grey
     view: View = CentralView  # the part of an image that is seen; RandomView for training
-    cache: Operational[bool] = False  # keep decoded images in memory, if each epoch shows the same
-    max_pixels: Operational[int] = MAX_PIXELS  # of an image, and of all that are decoded at a time
+    cache: Operational[bool] = False  # keep decoded images in memory; the view must be fixed
+    max_pixels: Operational[int] = MAX_PIXELS  # of an image, and of all being decoded at once
 
     thread_safe = True
 
@@ -61,10 +61,10 @@ class ImageFileInput(IndexedInput):
         self.source, self.view = self.p.source.build(), self.p.view.build()
         if self.p.cache and not self.view.is_fixed:
             raise ParamError(
-                f"cache=True keeps images as they are seen, but {type(self.view).__name__} shows"
-                " another part in each epoch: it is for evaluation, with CentralView"
+                f"cache=True keeps the parts that are seen, but {type(self.view).__name__} shows"
+                " another part in each epoch: use CentralView, for evaluation, or cache=False"
             )
-        self._reading = threading.Lock()  # source and view may be a user's own
+        self._reading = threading.Lock()  # a user's source or view may not be thread-safe
         self._budget = PixelBudget(self.p.max_pixels)
         self._cache = functools.cache(lambda: (np.zeros(self.num_examples(), bool), self._empty()))
 
@@ -74,7 +74,7 @@ class ImageFileInput(IndexedInput):
         return {"num_classes": self.source.p.num_classes, "image_shape": shape}
 
     def prepare(self, *, progress: Progress | None = None) -> None:
-        """Opens the data; raises DataError if it is missing, damaged or of other classes."""
+        """Opens the data; raises DataError if it is missing, damaged or has other classes."""
         if "index" not in self.__dict__:
             self.index = open_images(self.source, progress=progress)
 
@@ -103,7 +103,7 @@ class ImageFileInput(IndexedInput):
     def fingerprint(self) -> dict[str, Any]:
         """Returns the source, the number of images, their bytes, and a digest of files and classes.
 
-        The digest is that of the files' names and contents, and of the classes in their order.
+        The digest is of the files' names and contents, and of the classes in their order.
         """
         index = self.index
         classes = "\n".join(self.source.class_names())
@@ -124,18 +124,18 @@ class ImageFileInput(IndexedInput):
         return describe_copies(self.index.files) + left_out + (kept if self.p.cache else [])
 
     def _keys(self, numbers: np.ndarray) -> random.Key:
-        """Returns the random keys of the views of examples, words [B]; numbers: int64 [B]."""
+        """Returns the examples' random keys for views, words [B]; numbers: int64 [B]."""
         root = random.fold(random.root_key(self.p.seed), random.text_hash("view"))
         return random.fold(random.fold(root, numbers >> 32), numbers)
 
     def _empty(self, num: int | None = None) -> dict[str, np.ndarray]:
-        """Returns arrays for some images and labels, by default for all; none has been written."""
+        """Returns uninitialized arrays for `num` images and labels, by default for all."""
         num, p = self.num_examples() if num is None else num, self.p
         shape = (num, p.size, p.size, p.channels)
         return {"images": np.empty(shape, np.uint8), "labels": np.empty(num, np.int32)}
 
     def _decode(self, documents: np.ndarray, keys: random.Key) -> dict[str, np.ndarray]:
-        """Returns images and labels of documents, int64 [B], in views of keys, words [B].
+        """Returns images and labels of documents, int64 [B]; keys, words [B], choose the views.
 
         One thread reads at a time, while others decode.
         """
@@ -152,14 +152,14 @@ class ImageFileInput(IndexedInput):
     def _parts(
         self, documents: np.ndarray, encoded: list[EncodedImage], keys: random.Key
     ) -> list[Part]:
-        """Returns what is seen of the images of documents, [B], in views of keys, words [B]."""
+        """Returns the seen parts of documents' images, [B]; keys, words [B], choose the parts."""
         headers = [self._header(*pair) for pair in zip(documents.tolist(), encoded, strict=True)]
         windows = self.view.windows([header.upright_size for header in headers], keys)
         fields = zip(encoded, headers, windows, strict=True)
         return [part_of(image.data, header, window) for image, header, window in fields]
 
     def _decode_into(self, images: np.ndarray, parts: list[Part], documents: np.ndarray) -> None:
-        """Decodes parts of the images of documents into an array, all of them [B]."""
+        """Decodes parts of documents' images into an array; images, parts and documents are [B]."""
         try:
             decode_into(images, parts, self._budget)
         except BrokenImage:
@@ -184,7 +184,7 @@ class ImageFileInput(IndexedInput):
 
 
 def _groups(sizes: np.ndarray) -> Iterator[slice]:
-    """Yields parts of a batch whose encoded images, of sizes int64 [B], are in memory at a time."""
+    """Yields slices of a batch whose encoded images, of `sizes` bytes, int64 [B], fit in memory."""
     start = num_bytes = 0
     for stop, size in enumerate(sizes.tolist()):
         if stop > start and (stop - start == _GROUP or num_bytes + size > _GROUP_BYTES):

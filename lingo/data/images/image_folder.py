@@ -1,4 +1,4 @@
-"""A folder of images in which each class has a folder."""
+"""A folder of images, with a folder inside for each class."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ _EXTENSIONS = (".jpg", ".jpeg", ".png")
 
 
 class ImageFolder(EncodedImages):
-    """JPEG and PNG files, those of a class in a folder of its name, at any depth.
+    """JPEG and PNG files; a class has its files in a folder of its name, at any depth.
 
-    Labels are the places of the folders' names in sorted order, or in the file `classes`. Hidden
-    files and folders are ignored; any other file is an error, and so is a folder that `classes`
-    lacks.
+    A label is the place of a folder's name in sorted order, or in the file `classes`. Hidden files
+    and folders are ignored; any other file is an error, and so is a folder that `classes` lacks.
     """
 
-    folder: FilePath  # which has the folders of the classes
+    folder: FilePath  # has the folders of the classes
     classes: FilePath | None = None  # names by label, one a line; None: the folders, sorted
 
     def check(self) -> None:
@@ -33,7 +32,7 @@ class ImageFolder(EncodedImages):
         return [Place(self._root, os.path.join("*", "**", "*"))]
 
     def files(self) -> list[File]:
-        _ = self._labels  # first: an error about the folders says more than one about no file
+        _ = self._labels  # first: its errors say more than "no file matches"
         files = super().files()
         for file in files:
             if not file.path.lower().endswith(_EXTENSIONS):
@@ -69,8 +68,8 @@ class ImageFolder(EncodedImages):
             names = check_classes(read_classes(path), self.p.num_classes, path)
             if strange := [name for name in folders if name not in names]:
                 raise DataError(
-                    f"{os.path.join(self._root, strange[0])} is the folder of no class in"
-                    f" {self.p.classes}: add it there, or move it away."
+                    f"{os.path.join(self._root, strange[0])} is not the folder of a class in"
+                    f" {self.p.classes}: add its name there, or move it away."
                 )
         return {name: label for label, name in enumerate(names)}
 

@@ -70,8 +70,8 @@ class ImageInput(Input):
     """Images and their labels, each once per epoch."""
 
     source: LabelledImages  # where the images come from
-    shuffle: bool = True  # a new order each epoch; False: as they stand in the source
-    enlarged_to: tuple[int, int, int] | None = None  # (H, W, C), by repeating pixels; None: as are
+    shuffle: bool = True  # a new order each epoch; False: the source's order
+    enlarged_to: tuple[int, int, int] | None = None  # (H, W, C), by repeating pixels; None: as is
 
     def setup(self) -> None:
         self.source = self.p.source.build()
@@ -79,7 +79,7 @@ class ImageInput(Input):
         for dim, large, small in zip(_DIMS, self.image_shape, self.source.image_shape, strict=True):
             if large < small:
                 raise ParamError(
-                    f"enlarged_to={self.image_shape}: the {dim} is below {small}, that of"
+                    f"enlarged_to={self.image_shape}: the {dim} is below {small}, the {dim} of"
                     f" {type(self.source).__name__}"
                 )
 
@@ -87,13 +87,13 @@ class ImageInput(Input):
         return {"num_classes": self.source.num_classes, "image_shape": self.image_shape}
 
     def prepare(self, *, progress: Progress | None = None) -> None:
-        del progress  # they are small
+        del progress  # the images are few and small
         _ = self.source.arrays
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns `images`, float32 [B, H, W, C] in 0..1, and `labels`, int32 [B].
 
-        Beyond a single pass images are black, with label 0.
+        After the end of a single pass, images are black, with label 0.
         """
         source, labels = self.source.arrays
         indices, has_content = self._order.indices(numbers), self.p.repeat | (numbers < len(labels))

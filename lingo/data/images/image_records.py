@@ -34,7 +34,7 @@ IMAGE, LABEL = "image/encoded", "image/class/label"
 """The features of ImageNet's records: the bytes of an image, and the number of its class."""
 
 CLASSES = "classes.txt"
-"""The file with the names of the classes, beside the shards."""
+"""The file with the names of the classes, in the folder of the shards."""
 
 _FIRST_LABEL = 1  # as ImageNet's
 _QUALITY = 95  # of a JPEG that is encoded anew
@@ -44,7 +44,7 @@ _THREADS = 2
 
 
 class ImageRecords(encoded.EncodedImages, MatchingFiles):
-    """The image and the label in the tf.train.Example of each record: by default as ImageNet's."""
+    """The image and the label in each record's tf.train.Example, by default as in ImageNet."""
 
     feature: str = IMAGE  # the name of the feature with the bytes of a JPEG or PNG
     label_feature: str = LABEL  # the name of the feature with the number of the class
@@ -78,8 +78,8 @@ class ImageRecords(encoded.EncodedImages, MatchingFiles):
 class TfdsImages(encoded.EncodedImages, TfdsRecords):
     """The images and classes of a data set that TensorFlow Datasets prepared."""
 
-    feature: str | None = None  # the name of the image's feature; None: the only image there is
-    label_feature: str | None = None  # of the class's; None: the only class there is
+    feature: str | None = None  # the name of the image's feature; None: the only image
+    label_feature: str | None = None  # the name of the class's feature; None: the only class
 
     checksums: ClassVar[bool] = True
 
@@ -143,7 +143,7 @@ def write_records(
         num_shards: how many files there are.
         size: length of the shorter side, in pixels, to which larger images are shrunk; these are
             turned as their EXIF orientation says. None: images are copied as they are.
-        progress: called with the number of images written, and of all.
+        progress: called with the number of images written, and the number of all images.
 
     Returns:
         The number of images.

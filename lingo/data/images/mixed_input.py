@@ -24,24 +24,24 @@ from lingo.ops.image.mixing import LabelledBatch, cutmix, mixup
 class MixedInput(DerivedInput):
     """Another input's images, each mixed with the next one, for training.
 
-    The partner of example n is example n + 1 of the endless order of the other input, as augmented
-    there: so an example does not depend on how a batch is split or where a run resumes, and B
-    examples in a row take B + 1 to read. A random number of each example says whether it is mixed
-    by MixUp (Zhang et al. 2018), by CutMix (Yun et al. 2019) or not at all. Levels of uint8 images
-    are rounded to the nearest one. A single pass (`repeat=False`) evaluates, so it mixes nothing.
+    Example n is mixed with example n + 1 in the endless order of the other input, as augmented
+    there. So an example does not depend on how a batch is split or where a run resumes; for B
+    consecutive examples, B + 1 are read. A random number per example decides whether it is mixed by
+    MixUp (Zhang et al. 2018), by CutMix (Yun et al. 2019) or not at all. Levels of uint8 images are
+    rounded to the nearest one. A single pass (`repeat=False`) is for evaluation: nothing is mixed.
 
-    The other input is built with the `batch_size`, `seed` and `repeat` of this one.
+    The other input is built with this one's `batch_size`, `seed` and `repeat`.
 
-    Batches: those of the other input, whose `labels`, int [B], become the shares of the classes,
+    Batches: as in the other input, but its `labels`, int [B], become shares of the classes,
     float32 [B, K].
     """
 
     input: Input  # has `images` [B, H, W, C], uint8, or float32 in 0..1, and `labels`, int [B]
-    num_classes: int | None = None  # K; None: what the input offers
+    num_classes: int | None = None  # K; None: the number that the input offers
     mixup_rate: float = 1.0  # probability that MixUp mixes an example
     mixup_alpha: float = 0.2  # weights are drawn from Beta(alpha, alpha); near 0: almost 0 or 1
-    cutmix_rate: float = 0.0  # probability that CutMix does
-    cutmix_alpha: float = 1.0  # areas are drawn likewise; 1: all are equally likely
+    cutmix_rate: float = 0.0  # probability that CutMix mixes an example
+    cutmix_alpha: float = 1.0  # areas are drawn from Beta(alpha, alpha); 1: uniformly
 
     thread_safe = True
 
@@ -51,8 +51,8 @@ class MixedInput(DerivedInput):
         ranges.check_positive(p, "num_classes", "mixup_alpha", "cutmix_alpha")
         if min(p.mixup_rate, p.cutmix_rate) < 0 or p.mixup_rate + p.cutmix_rate > 1:
             raise ParamError(
-                f"mixup_rate={p.mixup_rate} and cutmix_rate={p.cutmix_rate} are probabilities of"
-                " which one example has at most one: neither is below 0, their sum is at most 1"
+                f"mixup_rate={p.mixup_rate} and cutmix_rate={p.cutmix_rate} must be probabilities"
+                " whose sum is at most 1: an example is mixed in one way or none"
             )
 
     def setup(self) -> None:
@@ -95,7 +95,7 @@ class MixedInput(DerivedInput):
         shapes = {name: len(shape) for name, (shape, _) in specs.items()}
         if (shapes.get("images"), shapes.get("labels")) != (4, 1):
             raise ParamError(
-                f"input: {type(self.input).__name__} has {', '.join(specs)}, but what is mixed are"
+                f"input: {type(self.input).__name__} has {', '.join(specs)}, but MixedInput needs"
                 " images [B, H, W, C] and labels, int [B]"
             )
         return specs | {"labels": ((size, self._num_classes), "float32")}
@@ -108,13 +108,13 @@ class MixedInput(DerivedInput):
         return self.input.code_line()
 
     def _select(self, keys: random.Key) -> tuple[np.ndarray, np.ndarray]:
-        """Returns which examples MixUp mixes and which CutMix, bool [B], by their keys [B]."""
+        """Returns which examples MixUp mixes, and which CutMix, bool [B]; keys have words [B]."""
         choice, p = random.uniform(random.fold(keys, random.text_hash("choice"))), self.p
         by_mixup = p.repeat & (choice < p.mixup_rate)
         return by_mixup, p.repeat & ~by_mixup & (choice < p.mixup_rate + p.cutmix_rate)
 
     def _shares(self, labels: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Returns shares of classes, float32 [B, K], of the examples of some numbers, int64 [B]."""
+        """Returns the shares of classes, float32 [B, K], of examples by number, int64 [B]."""
         is_wrong = (labels < 0) | (labels >= self._num_classes)
         if is_wrong.any():
             (where,) = self.origins(numbers[is_wrong][:1])
@@ -125,7 +125,7 @@ class MixedInput(DerivedInput):
         return np.eye(self._num_classes, dtype=np.float32)[labels]
 
     def _mix(self, mix: Any, batch: LabelledBatch, partners: LabelledBatch, **given: Any) -> Any:
-        """Returns what `mixup` or `cutmix` does; raises ParamError if it refuses the images."""
+        """Calls `mixup` or `cutmix`; raises ParamError if it refuses the images."""
         try:
             return mix(batch, partners=partners, **given)
         except ValueError as error:

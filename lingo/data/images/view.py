@@ -26,7 +26,7 @@ class View(Configurable, interface=True):
     """Chooses the part of an image that an example shows, before the image is decoded."""
 
     is_fixed: ClassVar[bool] = False
-    """Whether a window depends on the image alone: on its size, not on the key."""
+    """Whether a window depends on the image's size alone, not on the key."""
 
     def windows(self, sizes: Sequence[tuple[int, int]], keys: random.Key) -> list[Window]:
         """Returns the windows of several images, by their sizes [B] and keys, words [B]."""
@@ -34,14 +34,14 @@ class View(Configurable, interface=True):
         return [self.window(size, random.Key(*k)) for size, k in zip(sizes, words, strict=True)]
 
     def window(self, size: tuple[int, int], key: random.Key) -> Window:
-        """Returns a part of an image of a size, (height, width), by the key of the example."""
+        """Returns the part of an image of `size`, (height, width); the example's key draws it."""
         raise NotImplementedError(f"{type(self).__name__} has no window")
 
 
 class RandomView(View):
     """A random rectangle, mirrored or not (Szegedy et al. 2015, sec. 6): for training.
 
-    It is that of `lingo.ops.image.inception_crop` and `flip` for the same key.
+    For the same key, `lingo.ops.image.inception_crop` and `flip` give the same part.
     """
 
     min_area: float = 0.08  # least part of the image's area

@@ -3,7 +3,7 @@
 `SpanCorruption`, T5's objective, removes spans. A text of n tokens has round(n * noise_density)
 tokens of noise, at least one (Raffel et al. 2020, sec. 3.1.4, and T5's code). The number of spans
 follows from their mean length; kept and noisy spans alternate, beginning with a kept one. All ways
-of cutting the noise into that many spans are equally likely, as are the ways of cutting the rest.
+to cut the noise into this number of spans are equally likely, and so are all ways to cut the rest.
 So the lengths of source and target depend on n alone.
 
 Axes: B examples (rows), S tokens per source row, T tokens per target row, L tokens of text per row.
@@ -27,7 +27,7 @@ from lingo.ops import random
 
 
 class Denoising(PairedInput):
-    """Rows of a stream of documents, each of which becomes one pair.
+    """Rows of a stream of documents; each row becomes one pair.
 
     The stream has an end token after each document and is cut every L tokens, as T5's is: a row may
     have several documents. An epoch has every token once. Which tokens of a row are removed depends
@@ -43,14 +43,14 @@ class Denoising(PairedInput):
         raise NotImplementedError(f"{type(self).__name__} has no text_length")
 
     def mask(self, num_tokens: int, key: random.Key) -> np.ndarray:
-        """Returns which of 2, ..., L tokens of a text to remove, bool [num_tokens].
+        """Returns which tokens of a text to remove, bool [num_tokens]; `num_tokens` is in 2..L.
 
         The words of the key are scalars on the host.
         """
         raise NotImplementedError(f"{type(self).__name__} has no mask")
 
     def pair(self, ids: np.ndarray, mask: np.ndarray) -> Pair:
-        """Returns source and target of a text, int32 [num_tokens]; the mask is what is removed."""
+        """Returns source and target of a text, int32 [num_tokens]; `mask` marks removed tokens."""
         raise NotImplementedError(f"{type(self).__name__} has no pair")
 
     def row(self, number: int) -> Row:
@@ -83,12 +83,12 @@ class PrefixText(Denoising):
     and T are then `length` each. A decoder alone has all of the text in one row of `length`.
     """
 
-    length: int  # tokens of text a row
+    length: int  # tokens of text per row
 
     def check(self) -> None:
         super().check()
         if self.p.length < 2:
-            raise ParamError(f"length={self.p.length} has no place to split a text at")
+            raise ParamError(f"length={self.p.length} is too short to split a text: at least 2")
 
     @property
     def text_length(self) -> int:
@@ -141,7 +141,7 @@ def counts(num_tokens: int, noise: Noise) -> Counts:
 
 
 def text_length(source_length: int, noise: Noise) -> int:
-    """Returns the length of the longest text whose source has at most `source_length` (>= 3)."""
+    """Returns the most tokens of a text whose source has at most `source_length` (>= 3) tokens."""
     length = source_length - 1
     while counts(length + 1, noise).source <= source_length:
         length += 1
@@ -161,9 +161,9 @@ def noise_mask(num_tokens: int, noise: Noise, key: random.Key) -> np.ndarray:
 
 
 def corrupt(ids: np.ndarray, mask: np.ndarray, sentinels: np.ndarray, *, end_id: int) -> Pair:
-    """Returns the source, with a sentinel for each span, and the target, the spans after theirs.
+    """Returns the source, a sentinel for each span, and the target, each span after its sentinel.
 
-    The mask, bool [num_tokens], says which ids, int32 [num_tokens], are removed; not the first one.
+    `mask`, bool [num_tokens], marks the removed ids, int32 [num_tokens]; it never marks the first.
     """
     begins = np.flatnonzero(mask & ~np.concatenate([[False], mask[:-1]]))
     marked = np.insert(ids, begins, sentinels[: len(begins)])
@@ -187,33 +187,33 @@ class SpanCorruption(Denoising):
     568 tokens of text and 114 of target. As in T5's code, no sentinel ends the target.
     """
 
-    source_length: int = 512  # tokens a row of sources: what is kept, sentinels, an end
-    noise_density: float = 0.15  # share of the tokens of a text that is taken out
-    mean_span_length: float = 3.0  # tokens a span
-    tokenizer: Tokenizer = SentinelTokenizer  # how text becomes integers, and which are sentinels
+    source_length: int = 512  # tokens per row of sources: kept tokens, sentinels, an end token
+    noise_density: float = 0.15  # share of a text's tokens that is removed
+    mean_span_length: float = 3.0  # tokens per removed span
+    tokenizer: Tokenizer = SentinelTokenizer  # turns text into ids, and has the sentinels
 
     def check(self) -> None:
         super().check()
         p = self.p
         if p.source_length < 3:
-            raise ParamError(f"source_length={p.source_length} is less than 3, the shortest")
+            raise ParamError(f"source_length={p.source_length} is less than 3, the minimum")
         if not 0 < p.noise_density < 1:
             raise ParamError(f"noise_density={p.noise_density} is not between 0 and 1")
         if p.mean_span_length < 1:
-            raise ParamError(f"mean_span_length={p.mean_span_length} is less than a token")
+            raise ParamError(f"mean_span_length={p.mean_span_length} is less than 1 token")
 
     def setup(self) -> None:
         super().setup()
         if not isinstance(self.tokenizer, SentinelTokenizer):
             raise ParamError(
-                f"tokenizer is {type(self.tokenizer).__name__}, which has no ids for what is taken"
-                f" out: SentinelTokenizer(tokenizer={type(self.tokenizer).__name__}(...))"
+                f"tokenizer is {type(self.tokenizer).__name__}, which has no ids for removed spans:"
+                f" use SentinelTokenizer(tokenizer={type(self.tokenizer).__name__}(...))"
             )
         num_sentinels, num_spans = self.tokenizer.p.num_sentinels, self._counts.spans
         if num_sentinels < num_spans:
             raise ParamError(
-                f"source_length={self.p.source_length} has {num_spans} spans a row, but there are"
-                f" {num_sentinels} sentinels: set tokenizer.num_sentinels={num_spans}"
+                f"source_length={self.p.source_length} needs {num_spans} spans per row, but there"
+                f" are {num_sentinels} sentinels: set tokenizer.num_sentinels={num_spans}"
             )
 
     @functools.cached_property

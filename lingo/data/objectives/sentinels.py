@@ -24,7 +24,7 @@ class SentinelTokenizer(Tokenizer):
     """
 
     tokenizer: Tokenizer = ByteTokenizer  # what encodes text
-    num_sentinels: int = 100  # how many ids follow
+    num_sentinels: int = 100  # number of sentinels
 
     def check(self) -> None:
         ranges.check_positive(self.p, "num_sentinels")
@@ -86,10 +86,10 @@ class SentinelTokenizer(Tokenizer):
 
 
 class OwnSentinelTokenizer(SentinelTokenizer):
-    """A tokenizer that has tokens <extra_id_0>, <extra_id_1>, ..., as published ones of T5 have.
+    """A tokenizer that has tokens <extra_id_0>, <extra_id_1>, ..., such as T5's published ones.
 
-    These are the sentinels, so that a model's embeddings of them serve again. A text in which one
-    is written has it, as `HuggingFaceTokenizer` reads texts.
+    These tokens are the sentinels, so a pretrained model's embeddings of them serve again. A text
+    that spells one gets this token, as in `HuggingFaceTokenizer`.
     """
 
     @property
@@ -101,13 +101,13 @@ class OwnSentinelTokenizer(SentinelTokenizer):
         """The ids of the sentinels in the order of their use, int32 [num_sentinels]."""
         ids = []
         for number in range(self.p.num_sentinels):
-            found = self.tokenizer.special_id(f"<extra_id_{number}>")
-            if found is None:
+            sentinel = self.tokenizer.special_id(f"<extra_id_{number}>")
+            if sentinel is None:
                 raise DataError(
                     f"tokenizer {self.tokenizer.describe()} has no token <extra_id_{number}>:"
                     + (f" set num_sentinels={number}." if number else " take SentinelTokenizer.")
                 )
-            ids.append(found)
+            ids.append(sentinel)
         return np.array(ids, np.int32)
 
     def describe(self) -> str:

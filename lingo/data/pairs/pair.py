@@ -22,7 +22,7 @@ Part = Literal["pair", "source", "target"]
 
 
 class PairSource(RecordSource, interface=True):
-    """A source whose documents are pairs: `text` returns what `pair` makes.
+    """A source whose documents are pairs: `text` returns the result of `pair`.
 
     The part `identified_by` decides a pair's split and whether it is unique. With `source` or
     `target`, pairs that share that side are in the same split.
@@ -42,12 +42,12 @@ class PairSource(RecordSource, interface=True):
 class Pair(NamedTuple):
     """The tokens of a pair."""
 
-    source: np.ndarray  # int32 [number of source tokens], what is given
-    target: np.ndarray  # int32 [number of target tokens], what is predicted
+    source: np.ndarray  # int32 [number of source tokens], the model's input
+    target: np.ndarray  # int32 [number of target tokens], to be predicted
 
 
 def pair(source: str, target: str, where: str) -> bytes:
-    """Returns a pair as a document; an empty one, which is left out, if one side is empty.
+    """Returns a pair as a document; if one side is empty, b"", which is left out.
 
     Lone surrogates become question marks. Raises CorruptRecord at `where` if a side has U+001E.
     """
@@ -60,7 +60,7 @@ def pair(source: str, target: str, where: str) -> bytes:
 class PairTokenizer(Tokenizer):
     """Encodes the two sides of a pair separately: source tokens, an end, target tokens.
 
-    The only cut of a document is after that end, so `Index.cuts` has the length of every source.
+    The only cut of a document is after this end, so `Index.cuts` has the length of every source.
     """
 
     tokenizer: Tokenizer = ByteTokenizer  # what encodes each side

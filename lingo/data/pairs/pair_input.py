@@ -29,10 +29,10 @@ class PairInput(PairedInput):
     """
 
     source: PairSource = REQUIRED  # where the pairs are
-    source_length: int  # tokens a row of sources, ends included
-    target_length: int  # tokens a row of targets, ends included
-    packing: Literal["bins", "none"] = "bins"  # none: a pair a row
-    too_long: Literal["cut", "leave_out"] = "cut"  # what becomes of a pair with a longer side
+    source_length: int  # tokens per row of sources, end tokens included
+    target_length: int  # tokens per row of targets, end tokens included
+    packing: Literal["bins", "none"] = "bins"  # none: one pair per row
+    too_long: Literal["cut", "leave_out"] = "cut"  # what to do with a pair that has a longer side
 
     has_text_pairs: ClassVar[bool] = True
 
@@ -54,7 +54,7 @@ class PairInput(PairedInput):
 
     def text_pairs(self, limit: int | None) -> list[TextPair]:
         kept = self._kept_pairs
-        order = permutation(len(kept), seed=0, epoch=0, name="text_pairs")  # from all of the files
+        order = permutation(len(kept), seed=0, epoch=0, name="text_pairs")  # a sample of all files
         return [self._text_pair(document) for document in kept[order[:limit]].tolist()]
 
     def remarks(self) -> list[str]:
@@ -78,14 +78,14 @@ class PairInput(PairedInput):
 
     @functools.cached_property
     def _sizes(self) -> np.ndarray:
-        """Number of tokens of every source and target, their ends included, int64 [P, 2]."""
+        """Number of tokens of every source and target, end tokens included, int64 [P, 2]."""
         index = self.index
         source = index.cuts[index.first_cut, 1]
         return np.stack([source, index.units - source + 1], axis=1)
 
     @functools.cached_property
     def _kept_pairs(self) -> np.ndarray:
-        """The indices of the pairs that are not left out, int64 [number of them]."""
+        """The indices of the pairs that are not left out, int64 [number of these pairs]."""
         fits = (self._sizes <= self._limits).all(axis=1)
         kept = np.flatnonzero(fits | (self.p.too_long == "cut"))
         if not len(kept):

@@ -1,6 +1,6 @@
 """Inputs whose rows hold sources and the targets that are predicted from them.
 
-Encoder and decoder have two rows; a decoder alone has one.
+With an encoder and a decoder, source and target have separate rows; a decoder alone has one row.
 
 Axes: B examples (rows), S tokens per source row, T tokens per target row (or per joined row).
 """
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     """The contents of a row."""
 
     pairs: Sequence[Pair]  # in order
-    num_bytes: int  # bytes of the text of the targets; ends and sentinels have none
+    num_bytes: int  # bytes of the targets' text; end tokens and sentinels have none
 
 
 class PairedInput(PlannedInput):
@@ -43,7 +43,7 @@ class PairedInput(PlannedInput):
     A subclass plans its rows, and defines their lengths (`lengths`) and the pairs in each (`row`).
     """
 
-    form: Literal["encoder_decoder", "decoder"] = "encoder_decoder"  # decoder: all in one row
+    form: Literal["encoder_decoder", "decoder"] = "encoder_decoder"  # decoder: pairs in one row
 
     @property
     def lengths(self) -> Lengths:
@@ -57,7 +57,7 @@ class PairedInput(PlannedInput):
         return self.source_prompt(np.append(self.source_ids(text), self.tokenizer.end_id))
 
     def source_prompt(self, ids: Sequence[int] | np.ndarray) -> Prompt:
-        """Returns the prompt of a source, ints [number of tokens], its end included."""
+        """Returns the prompt of a source, ints [number of tokens], its end token included."""
         start, source = self.tokenizer.start_id, np.asarray(ids, np.int32)
         if self.p.form == "encoder_decoder":
             return Prompt(np.array([start], np.int32), source=source, is_answered=True)
@@ -65,13 +65,13 @@ class PairedInput(PlannedInput):
         return Prompt(tokens, is_prefix=True, is_answered=True)
 
     def source_ids(self, text: str) -> np.ndarray:
-        """Returns the ids of a source, int32 [number of tokens], without its end."""
+        """Returns the ids of a source, int32 [number of tokens], without its end token."""
         return self.tokenizer.encode(text)
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of `separate_rows`, or for a decoder those of `join_rows`.
+        """Returns the arrays of `separate_rows`, or of `join_rows` for a decoder alone.
 
-        There is also `bytes`: int32 [B], bytes of the text of the targets.
+        There is also `bytes`: int32 [B], bytes of the targets' text.
         """
         rows = [self.row(number) for number in numbers.tolist()]
         pairs, lengths = [row.pairs for row in rows], self.lengths
@@ -110,8 +110,8 @@ def separate_rows(
         `source_segments`: int32 [B, S], i for pair i of a row, from 1; 0 for padding;
         `source_positions`: int32 [B, S], 0, 1, ... in each source;
         `targets`: int32 [B, T], tokens to predict;
-        `tokens`: int32 [B, T], the token before each target, the start before the first of a pair;
-        `segments`, `positions`: int32 [B, T], likewise for the targets.
+        `tokens`: int32 [B, T], the token before each target, `start_id` before a pair's first;
+        `segments`, `positions`: int32 [B, T], the same for the targets.
     """
     out = {name: np.zeros((len(rows), source_length), np.int32) for name in _SOURCE}
     out |= {name: np.zeros((len(rows), target_length), np.int32) for name in _TARGET}

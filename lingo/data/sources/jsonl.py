@@ -39,7 +39,7 @@ class JsonLines(DecodedRecords, MatchingFiles):
 
 
 def read_objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (where, object) of each line of a file that is not empty; `where` is for errors.
+    """Yields (where, object) for each non-empty line of a file; `where` is for errors.
 
     Raises DataError, which names file and line, for a file that cannot be read, and for a line that
     is not a JSON object.
@@ -61,7 +61,10 @@ def check_field(p: Any, name: str) -> None:
 
 
 def lines(file: File, read: Read) -> Iterator[tuple[int, int]]:
-    """Yields (first byte, number of bytes) of the lines of a file, newlines included; not empty."""
+    """Yields (first byte, number of bytes) of a file's lines, newlines included.
+
+    Raises DataError if the file is empty.
+    """
     refuse_empty(file)
     start = 0
     for begin in range(0, file.size, _BLOCK_BYTES):
@@ -96,7 +99,7 @@ def text_of(value: Any, field: str, where: str) -> str:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object as a dict; raises ValueError for a name twice, ambiguous by RFC 8259."""
+    """Returns an object as a dict; raises ValueError for a repeated name (RFC 8259, sec. 4)."""
     value = dict(pairs)
     if len(value) < len(pairs):
         ((name, _),) = collections.Counter(name for name, _ in pairs).most_common(1)

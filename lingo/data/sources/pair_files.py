@@ -25,8 +25,8 @@ class PairLines(DecodedRecords, MatchingFiles, PairSource):
 class JsonlPairs(PairLines):
     """Two fields of the JSON object in each line of each file."""
 
-    source_field: str = "source"  # what is given; a.b for field b of the object in field a
-    target_field: str = "target"  # what is to be predicted
+    source_field: str = "source"  # field of the source; a.b for field b of the object in field a
+    target_field: str = "target"  # field of the target
 
     def check(self) -> None:
         super().check()
@@ -49,8 +49,8 @@ class JsonlPairs(PairLines):
 class TsvPairs(PairLines):
     """Two columns of each line of each file, between tabs; nothing is quoted or escaped."""
 
-    source_column: int = 0  # of what is given, from 0
-    target_column: int = 1  # of what is to be predicted
+    source_column: int = 0  # column of the source, from 0
+    target_column: int = 1  # column of the target
 
     def check(self) -> None:
         super().check()

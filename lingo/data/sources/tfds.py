@@ -28,7 +28,7 @@ _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 class TfdsRecords(DecodedRecords):
     """The records of a data set that TensorFlow Datasets prepared."""
 
-    directory: FilePath  # the version's directory, as ~/tensorflow_datasets/ag_news_subset/1.0.0
+    directory: FilePath  # of one version, such as ~/tensorflow_datasets/ag_news_subset/1.0.0
     subset: str = "train"  # the data set's own split
 
     def check(self) -> None:
@@ -88,7 +88,7 @@ class TfdsRecords(DecodedRecords):
 
     @functools.cached_property
     def features(self) -> dict[str, Any]:
-        """What features.json says of each feature, by name."""
+        """The description of each feature in features.json, by name."""
         path, content = self.path("features.json"), self._json("features.json")
         with _explain_errors(path):
             features = content.get("featuresDict", {}).get("features")
@@ -99,9 +99,10 @@ class TfdsRecords(DecodedRecords):
             return features
 
     def find_feature(self, field: str, is_kind: Callable[[Any], bool], kind: str) -> str:
-        """Returns the name of a feature of some kind: that in a field, else the only one there is.
+        """Returns the name of a feature of some kind: the field's value, else the only such one.
 
-        Raises DataError, which calls it `kind` ("a text"), if there is no such feature, or several.
+        Raises DataError, which names the `kind` ("a text"), if the field names another feature, or
+        if it is None and there is not exactly one.
         """
         path, name = self.path("features.json"), getattr(self.p, field)
         with _explain_errors(path):
@@ -121,7 +122,7 @@ class TfdsRecords(DecodedRecords):
                 content = file.read(_JSON_BYTES + 1)
         except DataError as error:
             raise DataError(
-                f"{error} directory is that of one version of a data set, which holds"
+                f"{error} directory must be the folder of one version of a data set, which has"
                 " dataset_info.json and features.json."
             ) from None
         if len(content) > _JSON_BYTES:
@@ -138,7 +139,7 @@ class TfdsRecords(DecodedRecords):
 class TfdsDirectory(TfdsRecords):
     """A text feature of a data set that TensorFlow Datasets prepared."""
 
-    feature: str | None = None  # the name of the feature; None: the only text there is
+    feature: str | None = None  # the name of the feature; None: the only text
 
     def text(self, data: bytes, where: str) -> bytes:
         return one_string(parse_example(payload(data, where), where), self._feature, where)
@@ -150,7 +151,7 @@ class TfdsDirectory(TfdsRecords):
 
 @contextlib.contextmanager
 def _explain_errors(path: str) -> Iterator[None]:
-    """Turns errors caused by a description of another form into DataError."""
+    """Turns errors about descriptions with an unknown layout into DataError."""
     try:
         yield
     except DataError:

@@ -1,8 +1,8 @@
 """TFRecord: records of bytes, here tf.train.Example with a document in one of its features.
 
-A record is its length (8 bytes, little-endian), their masked CRC-32C (4 bytes), the payload, and
-its masked CRC-32C (4 bytes). Indexing follows the lengths from record to record; each is checked
-against its CRC and the rest of the file before the payload is read.
+A record is its length (8 bytes, little-endian), the length's masked CRC-32C (4 bytes), the payload,
+and the payload's masked CRC-32C (4 bytes). Indexing follows the lengths from record to record; each
+length is checked against its CRC and the rest of the file before the payload is read.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def parse_example(data: bytes, where: str) -> Mapping[str, Any]:
-    """Returns the features of a tf.train.Example by name; raises CorruptRecord if it is none."""
+    """Returns the features of a tf.train.Example by name; raises CorruptRecord for other data."""
     try:
         return tf.train.Example.FromString(data).features.feature
     except DecodeError as error:
@@ -97,7 +97,7 @@ def parse_example(data: bytes, where: str) -> Mapping[str, Any]:
 
 
 def one_string(features: Mapping[str, Any], name: str, where: str) -> bytes:
-    """Returns the one string of a feature; raises CorruptRecord if there is none, or several."""
+    """Returns the one string of a feature; raises CorruptRecord unless it has exactly one."""
     strings = _feature(features, name, where).bytes_list.value
     if len(strings) != 1:
         raise CorruptRecord(f"{where}: feature {name!r} has {len(strings)} strings, not one.")
@@ -105,7 +105,7 @@ def one_string(features: Mapping[str, Any], name: str, where: str) -> bytes:
 
 
 def one_integer(features: Mapping[str, Any], name: str, where: str) -> int:
-    """Returns the one integer of a feature; raises CorruptRecord if there is none, or several."""
+    """Returns the one integer of a feature; raises CorruptRecord unless it has exactly one."""
     integers = _feature(features, name, where).int64_list.value
     if len(integers) != 1:
         raise CorruptRecord(f"{where}: feature {name!r} has {len(integers)} integers, not one.")

@@ -37,7 +37,7 @@ MISTAKES = [
     ("launch train --exp=tiny", "launch needs a command after --"),
     ("launch --workers=2 -- tran --exp=tiny", "Did you mean 'train'"),
     # ---- addresses, which are no paths here
-    (f"train {TINY} --logdir=s3://bucket/run", "'s3://bucket/run' is an address, and lingo reads"),
+    (f"train {TINY} --logdir=s3://bucket/run", "'s3://bucket/run' is an address, but lingo reads"),
     (f"train {TINY} --logdir=gs://bucket/run --dry_run", "mount the bucket"),
     ("eval --run=hdfs://host/run", "'hdfs://host/run' is an address"),
     ("sweep --exp=tiny --sweep=seed=0,1 --logdir=s3://b/run", "is an address"),
@@ -200,7 +200,7 @@ MISTAKES = [
     ("eval --run=here --watch --step=3", "--watch and --step both say which checkpoints"),
     ("eval --run=here --newest", "--newest and --timeout_seconds are for --watch"),
     (f"{DECODE} --num_beams=4 --top_k=3", "top_k=3 says how tokens are drawn, but num_beams=4"),
-    (f"{DECODE} --length_penalty=0.6", "is of a beam search: set num_beams, too"),
+    (f"{DECODE} --length_penalty=0.6", "is for beam search: set num_beams, too"),
     ("decode --run=here --prompts_file=folder", "--prompts_file=folder cannot be read: Is a dir"),
     ("predict --run=here --input=heldout --output=o.csv", "is not the name of a FILE.npz or"),
     ("predict --run=here --input=heldout --output=no/o.npz", "there is no directory no"),

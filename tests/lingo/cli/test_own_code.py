@@ -394,8 +394,12 @@ MISTAKES = [
         "Fit.predict returned a float32 tensor of shape",
     ),
     # ---- data
-    Mistake("no examples at all", "return 8", "return 0", "returned 0: an epoch", "def num_exam"),
-    Mistake("half an example", "return 8", "return 8.5", "returned 8.5: an", "def num_exam"),
+    Mistake(
+        "no examples at all", "return 8", "return 0", "returned 0: the examples", "def num_exam"
+    ),
+    Mistake(
+        "half an example", "return 8", "return 8.5", "returned 8.5: the examples", "def num_exam"
+    ),
     Mistake("no number", "num_examples", "__len__", "Points has no `num_examples`", POINTS),
     Mistake("no fingerprint", "fingerprint", "digest", "Points has no `fingerprint`: it", POINTS),
     Mistake("no prepare", "prepare", "open", "Points has no `prepare`: it opens", POINTS),

@@ -36,7 +36,7 @@ def test_a_file_that_is_not_of_arrays_is_refused(tmp_path):
     with pytest.raises(DataError, match="an array of Python objects"):
         ArrayInput.params(file=str(tmp_path / "o.npz"), batch_size=1).build().prepare()
     np.save(tmp_path / "one.npy", np.zeros(3))
-    with pytest.raises(DataError, match="it is no archive of arrays with names"):
+    with pytest.raises(DataError, match="it is not an archive of named arrays"):
         ArrayInput.params(file=str(tmp_path / "one.npy"), batch_size=1).build().prepare()
     with pytest.raises(DataError, match="cannot be read: No such file"):
         ArrayInput.params(file=str(tmp_path / "none.npz"), batch_size=1).build().prepare()

@@ -126,7 +126,7 @@ def test_a_plan_pads_little():
 
 @pytest.mark.parametrize("boundaries", [[], [0, 4], [4, 4]])
 def test_wrong_boundaries_are_refused_at_build(data, boundaries):
-    with pytest.raises(ParamError, match="must be positive and ascend"):
+    with pytest.raises(ParamError, match="must be positive and ascending"):
         bucketed(data, boundaries=boundaries)
 
 

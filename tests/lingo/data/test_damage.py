@@ -55,7 +55,7 @@ def test_the_rest_of_a_file_counts_as_the_records_it_would_hold(folder):
     index = opened(folder, max_damaged=7)
     assert index.damage[:2] == (7, 7 * SIZE)
     assert texts(index) == [f"text a{i}" for i in range(3)] + [f"text b{i}" for i in range(10)]
-    assert f"With it go the last {7 * SIZE} bytes of the file, about 7 records" in str(index.damage)
+    assert f"The last {7 * SIZE} bytes of the file, about 7 records, are" in str(index.damage)
 
 
 @pytest.mark.parametrize("left", [1, 11, 15, 16, SIZE - 1])

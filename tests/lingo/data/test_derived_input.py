@@ -50,8 +50,8 @@ def test_a_single_pass_has_each_batch_once(data):
     ("field", "value", "message"),
     [
         ("batches", 0, "batches=0 is not positive"),
-        ("batch_size", 4, "not its own"),
-        ("max_batches", 4, "not its own"),
+        ("batch_size", 4, "must stay None"),
+        ("max_batches", 4, "must stay None"),
     ],
 )
 def test_sizes_that_are_not_positive_or_of_the_input_are_refused(data, field, value, message):

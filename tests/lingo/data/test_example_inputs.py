@@ -355,7 +355,7 @@ def test_a_run_that_stops_and_resumes_has_the_same_losses_bit_for_bit(kind, tmp_
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        (ArrayInput.params(function=ragged), r"one entry per example, but have 'x' 3, 'y' 4"),
+        (ArrayInput.params(function=ragged), r"need equally many entries, but have 'x' 3, 'y' 4"),
         (
             ArrayInput.params(function=objects),
             r"objects: 'x' holds a list, neither a number nor a text: cut or pad rows that differ",
@@ -363,7 +363,7 @@ def test_a_run_that_stops_and_resumes_has_the_same_losses_bit_for_bit(kind, tmp_
         (ArrayInput.params(function=uneven), "uneven: 'x' has rows that differ in length"),
         (ArrayInput.params(function=missing), "missing: 'x' holds None, neither a number nor"),
         (ArrayInput.params(function=empty), r"py:\d+: 'x' is a text, but a model takes numbers"),
-        (ArrayInput.params(function=reserved), "'weights' is a name that every batch has"),
+        (ArrayInput.params(function=reserved), "every batch has an array 'weights' already"),
         (ArrayInput.params(function=nothing), "holds no examples"),
         (ArrayInput.params(function=number), "'x' is a single value"),
         (ArrayInput.params(function=times), "dtype datetime64"),
@@ -386,7 +386,7 @@ def test_a_run_that_stops_and_resumes_has_the_same_losses_bit_for_bit(kind, tmp_
         (SequenceInput.params(function=pairs), "has 2 parts, and names=.. has 0"),
         (
             SequenceInput.params(function=rows, names=["x", "y"]),
-            "is a dict, so its parts have names",
+            "is a dict and has names",
         ),
         (
             SequenceInput.params(function=pairs, names=["x", "x"]),
@@ -402,13 +402,13 @@ def test_a_run_that_stops_and_resumes_has_the_same_losses_bit_for_bit(kind, tmp_
         (DatasetInput.params(function=stateful), "RandomUniform, which keeps state"),
         (DatasetInput.params(function=generated), "Py.*there is SequenceInput"),
         (DatasetInput.params(function=shuffled_inside), "DummySeedGenerator, which keeps state"),
-        (DatasetInput.params(function=batched), r"ends in batches.*leave out \.batch\(\)"),
+        (DatasetInput.params(function=batched), r"is batched.*leave out \.batch\(\)"),
         (DatasetInput.params(function=unreadable), "unreadable: nowhere.txt; No such file or dir"),
         (DatasetInput.params(function=failing), "failing: .* not correctly convert string: a$"),
         (DatasetInput.params(function=rows), "returned a list, not a tf.data.Dataset"),
         (
             DatasetInput.params(function=plain, num_elements=99),
-            "no element 10, but 99 are expected",
+            "no element 10, but every epoch needs 99",
         ),
         (ArrayInput.params(function=arrays, augment=drops), "drops returned None, not a dict"),
         (ArrayInput.params(function=arrays, augment=mutating), "'x' is float64 .* in one example"),
@@ -425,10 +425,10 @@ def test_a_mistake_is_told_with_its_function_before_training(params, words):
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        (ArrayInput.params(), "give file or function.*neither is set"),
+        (ArrayInput.params(), "need either file or function.*neither is set"),
         (ArrayInput.params(file="a.npz", function=arrays), "both is set"),
-        (ArrayInput.params(file="a.npz", arguments={"a": 1}), "arguments.* are for a function"),
-        (DatasetInput.params(function=plain, arguments={"epoch": 1}), "the number of the epoch"),
+        (ArrayInput.params(file="a.npz", arguments={"a": 1}), "arguments.* need a function"),
+        (DatasetInput.params(function=plain, arguments={"epoch": 1}), "which lingo passes itself"),
         (DatasetInput.params(function=plain, num_elements=0), "num_elements=0 is not positive"),
     ],
 )

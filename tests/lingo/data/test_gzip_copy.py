@@ -213,7 +213,9 @@ def test_a_bomb_is_refused_before_it_fills_the_disk(packed, copies, monkeypatch)
 def test_a_full_disk_is_an_error_that_leaves_nothing_behind(packed, copies, monkeypatch):
     full = mock.Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("lingo.storage.files.os.replace", full)
-    message = r"gz is unpacked before it is read: cannot write .*: No space left.*XDG_CACHE_HOME"
+    message = (
+        r"gz must be unpacked before it is read: cannot write .*: No space left.*XDG_CACHE_HOME"
+    )
     with pytest.raises(StorageError, match=message):
         documents.opened(JsonLines, packed)
     assert list(copies.iterdir()) == []
@@ -222,7 +224,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_behind(packed, copies, monk
 def test_a_place_that_cannot_be_written_is_an_error(packed, cache):
     cache.parent.parent.mkdir(parents=True, exist_ok=True)
     cache.parent.write_text("a file where the directory should be")
-    with pytest.raises(StorageError, match=r"gz is unpacked before it is read: cannot write"):
+    with pytest.raises(StorageError, match=r"gz must be unpacked before it is read: cannot write"):
         documents.opened(JsonLines, packed)
 
 

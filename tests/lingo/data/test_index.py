@@ -216,9 +216,9 @@ def test_a_text_of_another_size_than_was_indexed_is_an_error_and_is_indexed_anew
 ):
     index = opened(data, Cut)
     monkeypatch.setattr(Cut, "LENGTH", 2)
-    with pytest.raises(DataError, match=r"document 1, byte 0: its text has 2 bytes, and had 3"):
+    with pytest.raises(DataError, match=r"document 1, byte 0: its text has 2 bytes, but had 3"):
         index.read(0, 0, 3)
-    with pytest.raises(DataError, match=r"document 1, byte 0: its text has 2 bytes, and had 3"):
+    with pytest.raises(DataError, match=r"document 1, byte 0: its text has 2 bytes, but had 3"):
         index.texts(np.array([0]))
     assert opened(data, Cut).read(0, 0, 2) == b"on"
     assert len(measured) == 2

@@ -156,9 +156,9 @@ def test_parts_that_are_not_alike_are_refused_at_build(texts):
     high = texts["high"]
     for part, message in (
         (high.copy().set(length=9), "differ: tokens is"),
-        (BucketedInput.params(boundaries=[8]), "BucketedInput has no rows of one shape"),
-        (high.copy().set(batch_size=2), "set batch_size, repeat and max_batches of the input arou"),
-        (high.copy().set(repeat=False, max_batches=2), "repeat and max_batches of the input aroun"),
+        (BucketedInput.params(boundaries=[8]), "BucketedInput makes whole batches"),
+        (high.copy().set(batch_size=2), "leave out batch_size, repeat and max_batches"),
+        (high.copy().set(repeat=False, max_batches=2), "repeat and max_batches, and set them in"),
     ):
         with pytest.raises(ParamError, match=message):
             Mixture.params(inputs={"low": part, "high": high}, batch_size=4).build()
@@ -185,7 +185,7 @@ def test_preparing_shows_the_progress_of_every_part():
         ({"temperature": 0.0}, "temperature and max_examples must be positive"),
         ({"max_examples": 0}, "temperature and max_examples must be positive"),
         ({"weights": {"p0": 1.0, "p1": 1.0}, "max_examples": 3}, "are for shares by size"),
-        ({"repeat": False, "temperature": 2.0}, "it takes no shares"),
+        ({"repeat": False, "temperature": 2.0}, "leave out the shares"),
     ],
 )
 def test_fields_that_do_not_go_together_are_refused(fields, reason):

@@ -191,7 +191,7 @@ def test_what_cannot_be_a_stage_is_refused(make, parts):
     ):
         with pytest.raises(ParamError, match=reason):
             make(**fields)
-    with pytest.raises(ParamError, match="StagedInput has no rows of one shape"):
+    with pytest.raises(ParamError, match="StagedInput makes whole batches"):
         Mixture.params(inputs={"a": make().p.copy()}, batch_size=4).build()
     with pytest.raises(IndexError, match="no batch -1"):
         make().batch(-1)

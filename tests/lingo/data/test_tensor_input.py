@@ -191,7 +191,7 @@ def test_stateless_draws_checks_prints_loops_and_branches_are_allowed():
             r"map returns 'x' as float32 \(None, 2\), but .* float32 \(None, 3\)",
         ),
         (lambda x: {"x": tf.cast(x, tf.int32)}, r"map returns 'x' as int32"),
-        (lambda x: {"x": x[1:]}, "does not return an example for each"),
+        (lambda x: {"x": x[1:]}, "must return as many examples as it gets"),
     ],
 )
 def test_what_is_not_declared_is_refused(change, message, monkeypatch):
@@ -213,10 +213,10 @@ def test_an_example_that_the_program_cannot_read_is_bad_data():
 
 def test_an_input_that_does_not_fit_is_refused_at_build(tmp_path):
     source = TextFiles.params(pattern=str(tmp_path / "*"))
-    with pytest.raises(ParamError, match="BucketedInput has no rows of one shape"):
+    with pytest.raises(ParamError, match="BucketedInput makes whole batches"):
         noisy(input=BucketedInput.params(source=source))
     for fields in ({"batch_size": 3}, {"repeat": False, "max_batches": 3}):
-        with pytest.raises(ParamError, match="set batch_size, repeat and max_batches of the inpu"):
+        with pytest.raises(ParamError, match="leave out batch_size, repeat and max_batches"):
             noisy(input=Counting.params(**fields))
 
 

@@ -34,7 +34,7 @@ def test_settings_of_a_beam_make_a_beam() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"length_penalty": 0.6}, r"length_penalty=0\.6 is of a beam search: set num_beams, too"),
+        ({"length_penalty": 0.6}, r"length_penalty=0\.6 is for beam search: set num_beams, too"),
         (
             {"num_beams": 4, "top_k": 3},
             "top_k=3 says how tokens are drawn, but num_beams=4 searches and draws nothing",

@@ -90,9 +90,9 @@ def test_examples_of_several_shapes_go_into_lines_and_not_into_arrays(tmp_path):
             b'{"x": [1, 2]}\n{"x": [1]}\n',
             "'x' has shape [1] in line 2, but [2] in line 1",
         ),
-        ("x.jsonl", b'{"x": [[1], [1, 2]]}', "'x' in line 1 is not a number, or a list of numbers"),
-        ("x.jsonl", b'{"x": "text"}', "'x' in line 1 is not a number, or a list of numbers"),
-        ("x.jsonl", b'{"x": {"y": 1}}', "'x' in line 1 is not a number, or a list of numbers"),
+        ("x.jsonl", b'{"x": [[1], [1, 2]]}', "'x' in line 1 is neither a number nor a list"),
+        ("x.jsonl", b'{"x": "text"}', "'x' in line 1 is neither a number nor a list"),
+        ("x.jsonl", b'{"x": {"y": 1}}', "'x' in line 1 is neither a number nor a list"),
     ],
 )
 def test_what_cannot_be_read_is_told_in_a_line(tmp_path, name, content, message):
@@ -108,7 +108,7 @@ def test_nothing_is_unpickled(tmp_path):
     os.rename(tmp_path / "one.npy", tmp_path / "one.npz")
     with pytest.raises(ParamError, match="is an array of Python objects"):
         read_examples(tmp_path / "x.npz")
-    with pytest.raises(ParamError, match="it is no archive of arrays with names"):
+    with pytest.raises(ParamError, match="it is not an archive of named arrays"):
         read_examples(tmp_path / "one.npz")
 
 

@@ -91,7 +91,5 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         ParamError, match=r"augment_arguments=.* do not fit .*train_example: .*'eze'"
     ):
         glyphs(eze=3)
-    with pytest.raises(
-        ParamError, match=r"augment_arguments=.*size.* are for augment, which is No"
-    ):
+    with pytest.raises(ParamError, match=r"augment_arguments=.*size.* need augment, which is None"):
         GlyphInput.params(batch_size=3, augment_arguments={"size": 32}).build()

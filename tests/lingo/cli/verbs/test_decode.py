@@ -119,7 +119,7 @@ def test_the_checkpoint_may_be_chosen(command, capsys):
         (["--prompt=a", "--top_p=0"], "top_p=0.0 is not in (0, 1]"),
         (["--prompt=a", "--num_beams=2", "--num_samples=3"], "num_samples=3 is more than num_beam"),
         (["--prompt=a", "--num_beams=2", "--top_p=0.9"], "top_p=0.9 says how tokens are drawn"),
-        (["--prompt=a", "--length_penalty=0.6"], "is of a beam search: set num_beams, too"),
+        (["--prompt=a", "--length_penalty=0.6"], "is for beam search: set num_beams, too"),
         (["--prompt=a", "--step=first"], "--step=first is not a step: a number, or best"),
     ],
 )

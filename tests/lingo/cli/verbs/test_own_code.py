@@ -184,7 +184,7 @@ def test_a_link_does_not_lead_out_of_the_run(project, tmp_path, capsys):
     (tmp_path / "outside").mkdir()
     (project.run / "source").symlink_to(tmp_path / "outside")
     assert main([*project.training, "--set=max_steps=2"]) == 10
-    assert "source: it is a link, through which nothing is written" in capsys.readouterr().err
+    assert "source: it is a link, and nothing is written through links" in capsys.readouterr().err
     assert [*(tmp_path / "outside").iterdir()] == []
 
 

@@ -110,7 +110,7 @@ def test_a_folder_that_is_not_as_it_should_be_is_an_error(root, change, fields, 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"dog\ncow\n", r"pets/cat is the folder of no class in .*classes\.txt: add it"),
+        (b"dog\ncow\n", r"pets/cat is not the folder of a class in .*classes\.txt: add"),
         (b"dog\n", r"classes\.txt has 1 classes, but num_classes=2"),
         (b"dog\ndog\n", r"classes\.txt has the class 'dog' twice"),
         (b"\xff", r"classes\.txt is not text in UTF-8"),

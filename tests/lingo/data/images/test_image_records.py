@@ -73,7 +73,7 @@ def test_classes_have_the_names_in_a_file_or_none(tmp_path):
     ("fields", "message"),
     [
         ({"num_classes": 2}, r"a\.tfrecord, image 1, byte 0: its label, counted from 0, is 2, but"),
-        ({"first_label": 2}, r"image 2, .*counted from 0, is -1, but num_classes=3 classes have 0"),
+        ({"first_label": 2}, r"image 2, .*counted from 0, is -1, but with num_classes=3 labels"),
         ({"feature": "png"}, r"image 1, .*no feature 'png'; features: 'image/class/label'"),
         ({"label_feature": "image/encoded2"}, "no feature 'image/encoded2'"),
     ],

@@ -156,7 +156,7 @@ def test_classes_may_be_more_than_those_of_the_data() -> None:
         ({"mixup_alpha": 0.0}, r"mixup_alpha=0\.0 is not positive"),
         ({"cutmix_alpha": -1.0}, r"cutmix_alpha=-1\.0 is not positive"),
         ({"num_classes": 0}, "num_classes=0 is not positive"),
-        ({"input": Shades.params(batch_size=2)}, "set batch_size, repeat and max_batches of"),
+        ({"input": Shades.params(batch_size=2)}, "leave out batch_size, repeat and"),
         ({"input": ArrayInput.params(file="a.npz")}, "ArrayInput does not offer num_classes"),
     ],
 )
@@ -167,7 +167,7 @@ def test_fields_that_do_not_suit_are_refused(fields: dict[str, Any], message: st
 
 def test_an_input_without_images_is_refused() -> None:
     data = mixed(input=TextInput.params(length=8), num_classes=3)
-    with pytest.raises(ParamError, match=r"TextInput has .*, but what is mixed are images"):
+    with pytest.raises(ParamError, match=r"TextInput has .*, but MixedInput needs images"):
         data.specs()
 
 

@@ -78,7 +78,7 @@ def test_every_place_is_equally_likely(data):
 
 
 def test_a_text_that_cannot_be_split_is_refused(data):
-    with pytest.raises(ParamError, match="length=1 has no place to split a text at"):
+    with pytest.raises(ParamError, match="length=1 is too short to split a text"):
         prefixes(data, length=1)
 
 
@@ -168,7 +168,7 @@ def test_wrong_fields_are_refused(letters):
     for field, value, said in (
         ("source_length", 2, "source_length=2 is less than 3"),
         ("noise_density", 1.0, "noise_density=1.0 is not between 0 and 1"),
-        ("mean_span_length", 0.5, "mean_span_length=0.5 is less than a token"),
+        ("mean_span_length", 0.5, "mean_span_length=0.5 is less than 1 token"),
         ("tokenizer", ByteTokenizer, r"SentinelTokenizer\(tokenizer=ByteTokenizer\(\.\.\.\)\)"),
         ("tokenizer", SentinelTokenizer.params(num_sentinels=1), "set tokenizer.num_sentinels=2"),
     ):

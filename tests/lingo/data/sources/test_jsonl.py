@@ -85,7 +85,7 @@ def test_a_missing_inner_field_is_named_by_its_path(file):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"BZh91AY&SY", "is compressed by bzip2; lingo unpacks gzip"),
+        (b"BZh91AY&SY", "is compressed by bzip2, but lingo unpacks only gzip"),
         (b"", "is empty: write it again"),
     ],
 )

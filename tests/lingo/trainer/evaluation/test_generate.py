@@ -249,7 +249,7 @@ def test_a_search_and_a_sampling_of_equal_settings_are_two(model):
         ({"seed": 1.5}, r"seed=1\.5 \(float\) is not an int"),
         ({"num_beams": 2, "num_samples": 3}, "num_samples=3 is more than num_beams=2"),
         ({"num_beams": 2, "temperature": 0.5}, r"temperature=0\.5 says how tokens are drawn"),
-        ({"length_penalty": 0.6}, "is of a beam search: set num_beams"),
+        ({"length_penalty": 0.6}, "is for beam search: set num_beams"),
     ],
 )
 def test_settings_that_are_none_are_refused(settings, message, model):
