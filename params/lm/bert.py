@@ -42,10 +42,10 @@ from tasks.bert.task import BertPretraining
 from tasks.classification.snippets import Brackets, DocstringMatch, Exceptions, TokenKinds
 
 VOCAB_SIZE = 30_522
-BIASES = (
+ATTENTION_BIASES = (
     r".*/b_(query|key|value)"  # of heads: they have two axes, and neither decay nor have ratios
 )
-TABLES = {  # of code, for `tiny_labels`
+LABEL_TASKS = {  # of code, for `tiny_labels`
     "brackets": (Brackets, ["match", "differ"]),
     "docstring": (DocstringMatch, ["match", "differ"]),
     "exception": (Exceptions, Exceptions.labels),
@@ -100,7 +100,7 @@ def _published(shape: dict[str, int], folder: str, data: int):
             schedule=SwitchedWarmup.params(num_steps=10_000, then=LinearRate),
             weight_decay=0.01,
             epsilon=1e-6,
-            no_decay=(BIASES,),
+            no_decay=(ATTENTION_BIASES,),
             max_grad_norm=1.0,
         ),
         runtime=Mesh.params(data=data),
@@ -156,8 +156,8 @@ def large_lamb(folder: str = "~/bert", data: int = 1024):
         optimizer=Lamb.params(
             learning_rate=rate,
             schedule=SequentialSchedule.params(parts=parts),
-            no_decay=(BIASES,),
-            no_ratio=(BIASES,),
+            no_decay=(ATTENTION_BIASES,),
+            no_ratio=(ATTENTION_BIASES,),
         ),
         runtime=Mesh.params(data=data),
         max_steps=8599,
@@ -175,7 +175,7 @@ def _rise_and_fall(num_steps: int, height: float = 1.0):
 
 TINY = {"dim": 64, "num_layers": 4, "num_heads": 4, "max_length": 128}
 TINY_LENGTH = 64
-TINY_ROWS = 60_500  # of the training data, about
+TINY_EPOCH_ROWS = 60_500  # of the training data, about
 
 
 def _pieces():
@@ -208,7 +208,7 @@ def tiny_bert(
 
     lingo train --exp=lm.bert.tiny_bert --logdir=runs/bert
     """
-    num_steps = round(epochs * TINY_ROWS / batch_size)
+    num_steps = round(epochs * TINY_EPOCH_ROWS / batch_size)
     train = _docstrings("train", length=TINY_LENGTH, batch_size=batch_size)
     if stages:
         num_long = num_steps // 10
@@ -221,10 +221,10 @@ def tiny_bert(
         "schedule": Warmup.params(**rise),
         "weight_decay": 0.01,
         "epsilon": 1e-6,
-        "no_decay": (BIASES,),
+        "no_decay": (ATTENTION_BIASES,),
     }
     if optimizer == "lamb":
-        cfg_optimizer = Lamb.params(no_ratio=(BIASES,), **shared)
+        cfg_optimizer = Lamb.params(no_ratio=(ATTENTION_BIASES,), **shared)
     else:
         cfg_optimizer = AdamW.params(max_grad_norm=1.0, **shared)
     return Experiment.params(
@@ -249,7 +249,7 @@ def finetuning(task: Any, *, train: Any, heldout: Any, num_steps: int):
             schedule=Warmup.params(num_steps=num_steps // 10, then=LinearRate),
             weight_decay=0.01,
             epsilon=1e-6,
-            no_decay=(BIASES,),
+            no_decay=(ATTENTION_BIASES,),
             max_grad_norm=1.0,
         ),
         evaluate=Evaluation.params(every_steps=num_steps),
@@ -274,7 +274,7 @@ def tiny_questions(pretrained: str | None = None, num_steps: int = 2000):
     lingo train --exp=lm.bert.tiny_questions --set=exp.pretrained=runs/bert --logdir=runs/questions
     """
     data = QuestionInput.params(
-        source=DocstringQuestions.params(split="train"),
+        source=DocstringQuestions.params(source=Docstrings.params(split="train")),
         tokenizer=_pieces(),
         length=2 * TINY_LENGTH,
         stride=64,
@@ -282,11 +282,11 @@ def tiny_questions(pretrained: str | None = None, num_steps: int = 2000):
         max_answer=40,
         batch_size=32,
     )
-    once = data.copy().set(batch_size=64, repeat=False, max_batches=64)
-    once.source.split = "heldout"
+    heldout = data.copy().set(batch_size=64, repeat=False, max_batches=64)
+    heldout.source.source.split = "heldout"
     model = bert(**TINY).set(pooler=None)
     task = QuestionAnswering.params(model=model)
-    cfg = finetuning(task, train=data, heldout=once, num_steps=num_steps)
+    cfg = finetuning(task, train=data, heldout=heldout, num_steps=num_steps)
     return cfg.set(init_from=_from_run(pretrained))
 
 
@@ -303,7 +303,7 @@ def tiny_labels(
 
     lingo train --exp=lm.bert.tiny_labels --set=exp.pretrained=runs/bert --logdir=runs/labels
     """
-    source, labels = TABLES[task]
+    source, labels = LABEL_TASKS[task]
     data = ClassificationInput.params(
         source=source.params(split="train"),
         tokenizer=_pieces(),
@@ -312,8 +312,8 @@ def tiny_labels(
         length=2 * TINY_LENGTH,
         batch_size=32,
     )
-    once = data.copy().set(batch_size=64, repeat=False, max_batches=32)
-    once.source.split = "heldout"
+    heldout = data.copy().set(batch_size=64, repeat=False, max_batches=32)
+    heldout.source.split = "heldout"
     model = TextClassification.params(model=bert(**TINY))
-    cfg = finetuning(model, train=data, heldout=once, num_steps=num_steps)
+    cfg = finetuning(model, train=data, heldout=heldout, num_steps=num_steps)
     return cfg.set(init_from=_from_run(pretrained))

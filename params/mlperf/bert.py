@@ -23,7 +23,7 @@ from lingo.optim import Lamb, LinearRate, SwitchedWarmup, Warmup, scale_by_root
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.trainer.mlperf.rules import Benchmark
 from lingo.trainer.mlperf.run_log import MlperfLog
-from params.lm.bert import BIASES, LARGE, VOCAB_SIZE, bert, recompute
+from params.lm.bert import ATTENTION_BIASES, LARGE, VOCAB_SIZE, bert, recompute
 from tasks.bert.input import BertInput
 from tasks.bert.records import BertExamples, BertRecords
 from tasks.bert.task import BertPretraining
@@ -122,8 +122,8 @@ def _experiment(
             beta1=recipe.beta1,
             beta2=recipe.beta2,
             weight_decay=recipe.weight_decay,
-            no_decay=(BIASES,),
-            no_ratio=(BIASES,),
+            no_decay=(ATTENTION_BIASES,),
+            no_ratio=(ATTENTION_BIASES,),
         ),
         runtime=Mesh.params(data=data),
         max_steps=recipe.num_steps,
@@ -151,12 +151,14 @@ def _published_weights(checkpoint: str | None):
     """Reads a checkpoint of Devlin et al.'s program, such as the one that MLPerf gives."""
     if checkpoint is None:
         return None
-    return WarmStart.params(path=checkpoint, rename=NAMES, reshape=True, transpose=TRANSPOSED)
+    return WarmStart.params(
+        path=checkpoint, rename=CHECKPOINT_NAMES, reshape=True, transpose=TRANSPOSED
+    )
 
 
 _LAYER = r"model/stack/layers/(\d+)/"
 _BLOCK = r"bert/encoder/layer_\1/"
-NAMES = {  # of weights in the checkpoint of Devlin et al.'s program
+CHECKPOINT_NAMES = {  # of weights in the checkpoint of Devlin et al.'s program
     "model/embedding/table": "bert/embeddings/word_embeddings",
     "model/positions/table": "bert/embeddings/position_embeddings",
     "model/types/table": "bert/embeddings/token_type_embeddings",
@@ -186,7 +188,7 @@ NAMES = {  # of weights in the checkpoint of Devlin et al.'s program
 }
 TRANSPOSED = ("next_sentence/w",)
 
-NUMBERS = 3600  # about, of the training data
+NUM_TRAIN_TEXTS = 3600  # about, of the training data
 
 
 @experiment
@@ -200,7 +202,7 @@ def numbers(batch_size: int = 64, epochs: float = 60.0):
 
     lingo train --exp=mlperf.bert.numbers --logdir=runs/numbers
     """
-    epoch = math.ceil(NUMBERS / batch_size)
+    epoch = math.ceil(NUM_TRAIN_TEXTS / batch_size)
     texts = NumberTexts.params(num_numbers=4000, split="train", heldout_fraction=0.1)
     train = BertInput.params(
         source=texts,
@@ -222,8 +224,8 @@ def numbers(batch_size: int = 64, epochs: float = 60.0):
         optimizer=Lamb.params(
             learning_rate=scale_by_root(0.01, batch_size=batch_size, base_batch_size=64),
             schedule=Warmup.params(num_steps=4 * epoch, then=LinearRate),
-            no_decay=(BIASES,),
-            no_ratio=(BIASES,),
+            no_decay=(ATTENTION_BIASES,),
+            no_ratio=(ATTENTION_BIASES,),
         ),
         max_steps=num_steps,
         observers=[MlperfLog.params(benchmark="bert@1.0.0")],

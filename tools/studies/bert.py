@@ -31,7 +31,7 @@ PRETRAINING = Trial(f"lm.bert.tiny_bert(epochs={EPOCHS}, stages=True)")
 """The model that is fine-tuned: LAMB with 32 rows, the last tenth of the steps with 128 tokens."""
 
 
-class Measured(NamedTuple):
+class TaskMetric(NamedTuple):
     """A number of a fine-tuned model."""
 
     experiment: str
@@ -39,11 +39,11 @@ class Measured(NamedTuple):
 
 
 MEASURES = {
-    "answers, span F1": Measured("lm.bert.tiny_questions", "f1"),
-    "answers, exact match": Measured("lm.bert.tiny_questions", "exact_match"),
-    "does the docstring fit": Measured("lm.bert.tiny_labels(task='docstring')", "accuracy"),
-    "which exception is raised": Measured("lm.bert.tiny_labels(task='exception')", "accuracy"),
-    "kind of a token of code": Measured("lm.bert.tiny_labels(task='kind')", "accuracy"),
+    "answers, span F1": TaskMetric("lm.bert.tiny_questions", "f1"),
+    "answers, exact match": TaskMetric("lm.bert.tiny_questions", "exact_match"),
+    "does the docstring fit": TaskMetric("lm.bert.tiny_labels(task='docstring')", "accuracy"),
+    "which exception is raised": TaskMetric("lm.bert.tiny_labels(task='exception')", "accuracy"),
+    "kind of a token of code": TaskMetric("lm.bert.tiny_labels(task='kind')", "accuracy"),
 }
 
 
