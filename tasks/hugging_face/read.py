@@ -102,7 +102,7 @@ def read_word_pieces(folder: str | os.PathLike[str], vocab_size: int) -> Params:
     path = _path(folder)
     if os.path.lexists(path / TOKENIZER) or not os.path.lexists(path / VOCABULARY):
         return HuggingFaceTokenizer.params(
-            file=str(path / TOKENIZER),
+            file=str(Path(folder) / TOKENIZER),  # "~" stays, the same for all users
             vocab_size=vocab_size,
             start="[CLS]",
             end="[SEP]",
@@ -111,7 +111,7 @@ def read_word_pieces(folder: str | os.PathLike[str], vocab_size: int) -> Params:
     settings = path / TOKENIZER_CONFIG
     found = _read_object(settings) if os.path.lexists(settings) else {}
     return WordPieces.params(
-        file=str(path / VOCABULARY),
+        file=str(Path(folder) / VOCABULARY),
         vocab_size=vocab_size,
         lowercase=bool(found.get("do_lower_case", True)),
     )
