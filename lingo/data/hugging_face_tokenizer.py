@@ -3,10 +3,10 @@
 The library encodes whole texts, and may add a space before the first word of each. So a part from
 the middle of a document is encoded after an extra character, whose tokens are then removed.
 
-A few normalizers that replace a character by a thousand would take all memory, and the library runs
-all normalizers in one call. If the normalizers may lengthen a text a lot, they first run here one by
-one, and a result that may be too long raises an error. Only Replace and Prepend are measured: NFKC
-and NFKD lengthen a text at most 18 times, and the table of Precompiled is not read.
+A few normalizers that replace a character by a thousand would take all memory, and the library
+runs all normalizers in one call. If they may lengthen a text a lot, they first run here one by one,
+and a result that may be too long raises an error. Only Replace and Prepend are measured: NFKC and
+NFKD lengthen a text at most 18 times, and the table of Precompiled is not read.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class LibraryTokenizer(PartTokenizer, interface=True):
             continues[i] = piece.startswith(CONTINUATION) and piece != CONTINUATION
         if not continues.any():
             raise DataError(
-                f"{self._model.name} has no piece that begins with {CONTINUATION}: unlike WordPiece,"
-                " it does not tell which tokens continue a word."
+                f"{self._model.name} has no piece that begins with {CONTINUATION}: unlike"
+                " WordPiece, it does not tell which tokens continue a word."
             )
         return continues
 

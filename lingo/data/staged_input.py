@@ -184,7 +184,7 @@ class StagedInput(Input):
         return sum(part.examples_before(steps) for part, (_, steps) in whole)
 
     def _longest(self) -> Input:
-        """Returns the input with the longest rows; of several, the one with the smallest batches."""
+        """Returns the input with the longest rows; of several, that with the smallest batches."""
 
         def size(part: Input) -> tuple[int, int]:
             shapes = [shape for shape, _ in part.specs().values()]

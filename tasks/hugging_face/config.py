@@ -68,7 +68,7 @@ class Config:
         return value
 
     def architecture(self) -> str:
-        """Returns the first of `architectures`, or "" without one; raises ParamError for no list."""
+        """Returns the first of `architectures`, or ""; raises ParamError if it is no list."""
         names = self.get("architectures", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ParamError(f"{CONFIG} has architectures={names!r:.80}, not a list of names")
