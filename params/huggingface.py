@@ -42,14 +42,14 @@ GPT2 = {  # the smallest of Radford et al. 2019, table 2
 def pretrained_model(path: str = "", length: int = 512, batch_size: int = 8):
     """A model of Hugging Face's hub: its weights, its tokenizer, and training that continues.
 
-    `path` is a folder with config.json, model.safetensors and tokenizer.json, as `git clone` of a
-    model of the hub has it; without one, GPT-2 of random weights. GPT-2, Llama 2 and 3, Qwen 2 and
-    3, Gemma 2, Mixtral, T5, Switch Transformers, BERT. The data, for encoder-decoders pairs of
-    texts, for BERT texts with masked tokens, the batch and the learning rate are for a first try:
-    set your own.
+    `path` is a folder with config.json, model.safetensors and tokenizer.json, for a BERT also with
+    vocab.txt, as `git clone` of a model of the hub has it; without one, GPT-2 with random weights.
+    lingo has GPT-2, Llama 2 and 3, Qwen 2 and 3, Gemma 2, Mixtral, T5, Switch Transformers, BERT.
+    The data, batch size and learning rate are for a first try: set your own. An encoder-decoder
+    gets pairs of texts, a BERT texts with masked tokens, any other model texts.
 
-    GPT-2 has 124 million weights; the others have those of their config.json. Expected result:
-    the logits of transformers, to 1e-4, as tests with tiny models show.
+    GPT-2 has 124 million weights. Expected result: the logits of transformers, to 1e-4, as tests
+    with tiny models show.
 
     lingo import --from=gpt2 --run=runs/gpt2
     lingo show --exp=huggingface.pretrained_model --weights
@@ -84,13 +84,14 @@ def pretrained_model(path: str = "", length: int = 512, batch_size: int = 8):
 
 @experiment
 def bert_questions(path: str = "", folder: str = "~/squad", num_steps: int = 8000):
-    """Fine-tunes a BERT of the hub to mark answers in texts, as for SQuAD 1.1.
+    """Fine-tunes a BERT of the hub to mark answers in texts, as for SQuAD 1.1; 108,893,186 weights.
 
     `path` is a folder with config.json, model.safetensors and tokenizer.json or vocab.txt of a
-    BERT, with a head for answers or without; without a folder, BERT-Base of random weights.
-    `folder` has train*.json and dev*.json in SQuAD's format.
-    Exact match and F1 are by SQuAD's rules. Batches of 32 with a rate of 5e-5, about three passes
-    (Devlin et al. 2019, sec. 4.2). No published checkpoint was tried here.
+    BERT, with or without a head for answers; without a folder, BERT-Base with random weights.
+    `folder` has train*.json and dev*.json in SQuAD's format. Exact match and F1 follow SQuAD's
+    rules. Batches of 32 rows and a rate of 5e-5, about three passes (Devlin et al. 2019, sec. 4.2).
+    Rows have 384 tokens, or fewer if the model has fewer positions. No published checkpoint was
+    tried here.
 
     lingo train --exp=huggingface.bert_questions --set=exp.path=bert-base-uncased \\
         --logdir=runs/squad
@@ -98,10 +99,13 @@ def bert_questions(path: str = "", folder: str = "~/squad", num_steps: int = 800
     data = QuestionInput.params(
         source=SquadFiles.params(pattern=f"{folder}/train*.json"), batch_size=32
     )
-    once = data.copy().set(repeat=False)
-    once.source.pattern = f"{folder}/dev*.json"
-    cfg = finetuning(QuestionAnswering, train=data, heldout=once, num_steps=num_steps)
-    return _start_from(cfg, path, pooler=False, head="qa_outputs")
+    heldout = data.copy().set(repeat=False)
+    heldout.source.pattern = f"{folder}/dev*.json"
+    cfg = finetuning(QuestionAnswering, train=data, heldout=heldout, num_steps=num_steps)
+    cfg = _start_from(cfg, path, pooler=False, head="qa_outputs")
+    for data in (cfg.train_input, cfg.eval_inputs["heldout"]):  # 128 and 64 for 384 tokens
+        data.set(stride=data.length // 3, max_question=data.length // 6)
+    return cfg
 
 
 @experiment
@@ -109,13 +113,15 @@ def bert_labels(
     path: str = "",
     folder: str = "~/texts",
     labels: tuple[str, ...] = ("no", "yes"),
+    separator: str | None = None,
     num_steps: int = 3000,
 ):
-    """Fine-tunes a BERT of the hub to classify texts, or pairs of texts with a bar | between.
+    """Fine-tunes a BERT of the hub to classify texts or pairs of texts; 109,483,778 weights.
 
-    `path` as for `bert_questions`; a head for classes goes on if config.json names them as `labels`
-    does. `folder` has train*.tsv and dev*.tsv: in each line a text, a tab and its class, one of
-    `labels`.
+    `path` as for `bert_questions`; its head for classes is read if config.json has the same
+    `labels`. `folder` has train*.tsv and dev*.tsv. Each line is a text, a tab and a class, one of
+    `labels`. For pairs set `separator`, the characters between the two texts, such as "|". Rows
+    have 128 tokens, or fewer if the model has fewer positions.
 
     lingo train --exp=huggingface.bert_labels --set=exp.path=bert-base-uncased \\
         --logdir=runs/labels
@@ -123,12 +129,12 @@ def bert_labels(
     data = ClassificationInput.params(
         source=TsvPairs.params(pattern=f"{folder}/train*.tsv"),
         labels=list(labels),
-        separator="|",
+        separator=separator,
         batch_size=32,
     )
-    once = data.copy().set(repeat=False)
-    once.source.pattern = f"{folder}/dev*.tsv"
-    cfg = finetuning(TextClassification, train=data, heldout=once, num_steps=num_steps)
+    heldout = data.copy().set(repeat=False)
+    heldout.source.pattern = f"{folder}/dev*.tsv"
+    cfg = finetuning(TextClassification, train=data, heldout=heldout, num_steps=num_steps)
     has_head = bool(path) and read_labels(path) == tuple(labels)
     return _start_from(cfg, path, pooler=True, head="classifier" if has_head else "")
 
@@ -136,19 +142,20 @@ def bert_labels(
 def _start_from(cfg: Any, path: str, *, pooler: bool, head: str):
     """Returns a fine-tuning with the encoder, weights and tokenizer of a folder of the hub.
 
-    Without a folder the encoder is BERT-Base, with random weights.
+    Rows are at most as long as the encoder allows. Without a folder, the encoder is BERT-Base with
+    random weights.
     """
     if path:
         encoder = read_encoder(path, pooler=pooler, head=head)
-        model, vocab_size = encoder.model, encoder.vocab_size
+        model, vocab_size, max_length = encoder.model, encoder.vocab_size, encoder.max_length
         cfg.init_from = encoder.warm_start(path)
     else:
-        model, vocab_size = bert(**BASE), VOCAB_SIZE
+        model, vocab_size, max_length = bert(**BASE), VOCAB_SIZE, 512
         if not pooler:
             model.pooler = None
     cfg.task.model = model
     tokenizer = read_word_pieces(path or "~/bert", vocab_size)
     for data in (cfg.train_input, cfg.eval_inputs["heldout"]):
-        data.tokenizer = tokenizer.copy()
+        data.set(tokenizer=tokenizer.copy(), length=min(data.length, max_length))
     cfg.optimizer.learning_rate = 5e-5
     return cfg

@@ -1,11 +1,11 @@
 """Tokenizers of Hugging Face's library `tokenizers`: a file `tokenizer.json`.
 
 The library encodes whole texts, and may add a space before the first word of each. So a part from
-the middle of a document is encoded after a character whose tokens are then removed.
+the middle of a document is encoded after an extra character, whose tokens are then removed.
 
-A few replacements of a character by a thousand would take all memory, and the library runs all
-normalizers in one call. If the patterns allow a large growth, the normalizers first run here one by
-one, and one whose result may be too long is refused. Only Replace and Prepend are bounded: NFKC and
+A few normalizers that replace a character by a thousand would take all memory, and the library
+runs all normalizers in one call. If they may lengthen a text a lot, they first run here one by one,
+and a result that may be too long raises an error. Only Replace and Prepend are measured: NFKC and
 NFKD lengthen a text at most 18 times, and the table of Precompiled is not read.
 """
 
@@ -40,12 +40,12 @@ FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 """The files of a tokenizer in a folder of the hub."""
 
 MAX_BYTES = 1 << 26
-"""Size of the largest file that is read; the largest known tokenizer.json has half as many."""
+"""Size of the largest file that is read; the largest known tokenizer.json is half as large."""
 
 CONTINUATION = "##"
-"""How pieces begin that continue a word in WordPiece."""
+"""The beginning of WordPiece's pieces that continue a word."""
 
-_PANIC = "PanicException"  # what a panic of the library raises; no `Exception`
+_PANIC = "PanicException"  # raised by a panic of the library; it is no `Exception`
 _SETTINGS = {
     "start": ("bos_token", "cls_token"),
     "end": ("eos_token", "sep_token"),
@@ -53,21 +53,21 @@ _SETTINGS = {
 }
 
 MAX_CHARACTERS = 1 << 22
-"""The longest normalized text, for which the library needs nearly a gigabyte."""
+"""Length of the longest normalized text, which takes the library nearly a gigabyte."""
 
-_MAX_FACTOR = 16  # by which texts may become longer without being measured first
-_MAX_DECODED_FACTOR = 1000  # by which decoders may make a token longer
+_MAX_FACTOR = 16  # growth of a text that needs no measuring
+_MAX_DECODED_FACTOR = 1000  # the largest growth of a token by decoders
 
 
 class LibraryTokenizer(PartTokenizer, interface=True):
-    """A tokenizer of the library `tokenizers`, which it opens at first use.
+    """A tokenizer of the library `tokenizers`, opened at first use.
 
-    Ids are those that the library gives to a text without the tokens that it can add at both ends:
-    lingo adds start and end itself.
+    The library encodes a text without the tokens that it can add at both ends, as lingo adds start
+    and end itself.
     """
 
     vocab_size: int  # number of ids; checked when the tokenizer is opened
-    segment_bytes = 2**18  # the library needs two hundred times the memory
+    segment_bytes = 2**18  # the library takes two hundred times as many bytes of memory
 
     def setup(self) -> None:
         self.vocab_size = self.p.vocab_size
@@ -88,7 +88,7 @@ class LibraryTokenizer(PartTokenizer, interface=True):
         return self._model.tokenizer.token_to_id(token)
 
     def special_ids(self) -> np.ndarray:
-        """Returns ids of special tokens, and those from the library's number of ids up."""
+        """Returns the ids of special tokens, and ids from the library's number of ids up."""
         added = self._model.tokenizer.get_added_tokens_decoder().items()
         special = [i for i, token in added if token.special]
         unused = range(self._model.num_ids, self.vocab_size)
@@ -101,20 +101,20 @@ class LibraryTokenizer(PartTokenizer, interface=True):
             continues[i] = piece.startswith(CONTINUATION) and piece != CONTINUATION
         if not continues.any():
             raise DataError(
-                f"{self._model.name} has no piece that begins with {CONTINUATION}: it does not tell"
-                " which tokens continue a word, as WordPiece does."
+                f"{self._model.name} has no piece that begins with {CONTINUATION}: unlike"
+                " WordPiece, it does not tell which tokens continue a word."
             )
         return continues
 
     def locate(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of a text, and where each token is in it.
+        """Returns the ids of a text, and the place of each token in it.
 
         Raises DataError if the library cannot encode it.
 
         Returns:
             ids: int32 [number of tokens], as `encode` returns them.
-            spans: int64 [number of tokens, 2], the first character of each, and that after its
-                last.
+            spans: int64 [number of tokens, 2], the first character of each token, and the
+                character after its last.
         """
         encoding = self._model.encode(text)
         spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
@@ -132,7 +132,7 @@ class LibraryTokenizer(PartTokenizer, interface=True):
             return self._model.tokenizer.decode(kept, skip_special_tokens=True)
 
     def hub_files(self) -> Mapping[str, bytes]:
-        """Returns the content of its files in a folder of the hub, by name.
+        """Returns the contents of the tokenizer's files in a folder of the hub, by name.
 
         Raises DataError if a file cannot be read, or the tokenizer cannot be opened.
         """
@@ -158,18 +158,18 @@ class LibraryTokenizer(PartTokenizer, interface=True):
 class HuggingFaceTokenizer(LibraryTokenizer):
     """A file `tokenizer.json` of the library `tokenizers`. `pip install 'lingo-tf[tokenizers]'`.
 
-    Tokens that are not given come from `tokenizer_config.json` in the same folder. A missing start
-    or padding is replaced by the end. BERT's cls_token and sep_token are start and end.
-    Models of kind Unigram have special tokens in their vocabulary, and find them in a text even
-    without `special_in_text`.
+    Tokens that are not given come from `tokenizer_config.json` in the same folder. Without a start
+    or padding, the end takes its place. BERT's cls_token and sep_token are start and end. Unigram
+    models have special tokens in their vocabulary, and find them in a text even without
+    `special_in_text`.
     """
 
     file: FilePath  # path of tokenizer.json
-    vocab_size: int  # number of ids, or of rows of a model that has more; checked when opened
+    vocab_size: int  # number of ids, or of a model's rows if it has more; checked when opened
     start: str = ""  # token before a document, such as <s>; "": bos_token of tokenizer_config.json
     end: str = ""  # token after a document; "": eos_token
     pad: str = ""  # token of padding; "": pad_token
-    special_in_text: bool = True  # "</s>" in a text is that token; False: it is encoded as text
+    special_in_text: bool = True  # "</s>" in a text is this token; False: it is plain text
 
     @property
     def _path(self) -> str:
@@ -263,17 +263,17 @@ class LibraryModel:
         text = data.decode(errors="replace")
         if is_first:
             return self.encode(text).ids
-        # whichever the library does not join with the character after it
+        # a character that the library does not join with the next one
         before = "\n" if "!" <= text[:1] <= "~" else "a"
         return self.encode(before + text).ids[len(self.encode(before).ids) :]
 
     def find_cut(self, window: bytes) -> int:
-        """Returns where a text that begins with a window may be cut, in bytes after its start."""
+        """Returns the number of bytes after which a text may be cut; it begins with a window."""
         ends = (match.end() for cut in _CUTS if (match := cut.match(window)))
         return next(ends, len(window))
 
     def encode(self, text: str) -> Any:
-        """Returns the library's `Encoding` of a text; raises DataError if it has none."""
+        """Returns the library's `Encoding` of a text; raises DataError if the library fails."""
         with library_errors(f"{self.name} cannot encode a text"):
             check_length(text, self._growing)
             return self.tokenizer.encode(text, add_special_tokens=False)
@@ -286,7 +286,7 @@ def _token(value: Any) -> str:
 
 
 def read_file(path: str) -> bytes:
-    """Returns the content of a file; raises DataError if it is too large or cannot be read."""
+    """Returns the content of a file; raises DataError if it is too large or unreadable."""
     with open_file(path) as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -321,13 +321,13 @@ def package() -> ModuleType:
 
 
 class Step(NamedTuple):
-    """A normalizer of a sequence, and how long a text may become by it."""
+    """A normalizer of a sequence, and the growth that it allows."""
 
     settings: dict[str, Any]  # as tokenizer.json has them
     normalizer: Any  # of the library
 
     def longest(self, text: str) -> int:
-        """Returns the most characters that a text may have afterwards."""
+        """Returns the largest number of characters of the normalized text."""
         match self.settings:
             case {"type": "Prepend", "prepend": str(prefix)}:
                 return len(text) + len(prefix)
@@ -338,7 +338,7 @@ class Step(NamedTuple):
 
 
 def growing_steps(library: ModuleType, normalizer: Any) -> list[Step]:
-    """Returns the steps of a tokenizer's normalizer; none if they cannot make a text much longer.
+    """Returns the steps of a tokenizer's normalizer; [] if they cannot lengthen a text a lot.
 
     `library` is the module `tokenizers`; `normalizer` is an object of it, or None.
     """
@@ -351,7 +351,7 @@ def growing_steps(library: ModuleType, normalizer: Any) -> list[Step]:
 
 
 def check_length(text: str, steps: Sequence[Step]) -> None:
-    """Raises ValueError if the steps would make a text too long; each runs, in turn."""
+    """Runs the steps one by one; raises ValueError if they may make a text too long."""
     for number, step in enumerate(steps, 1):
         if (longest := step.longest(text)) > MAX_CHARACTERS:
             raise ValueError(
@@ -362,7 +362,7 @@ def check_length(text: str, steps: Sequence[Step]) -> None:
 
 
 def check_decoder(decoder: Any) -> None:
-    """Raises ValueError if the decoders of a tokenizer may make a token too long."""
+    """Raises ValueError if a tokenizer's decoders may make a token too long."""
     factor = math.prod(_factor(part) for part in _parts(_settings(decoder), "decoders"))
     if factor > _MAX_DECODED_FACTOR:
         raise ValueError(
@@ -377,7 +377,7 @@ def _settings(component: Any) -> dict[str, Any]:
 
 
 def _parts(settings: dict[str, Any], inner: str) -> Iterator[dict[str, Any]]:
-    """Yields the settings of the steps of a sequence, also inside of another."""
+    """Yields the settings of a sequence's steps, nested sequences included."""
     if settings.get("type") == "Sequence":
         for part in settings[inner]:
             yield from _parts(part, inner)
@@ -386,19 +386,19 @@ def _parts(settings: dict[str, Any], inner: str) -> Iterator[dict[str, Any]]:
 
 
 def _factor(part: dict[str, Any]) -> float:
-    """Returns by how much a step may multiply the number of characters."""
+    """Returns the largest factor by which a step may multiply the number of characters."""
     if part["type"] != "Replace":
         return 1.0
     length = len(part["content"])
     match part["pattern"]:
         case {"String": str(pattern)} if pattern:
             return max(1.0, length / len(pattern))
-        case _:  # a regular expression may match nothing between two characters
+        case _:  # a regular expression may match the empty text between two characters
             return 1.0 + length
 
 
 def _build(library: ModuleType, part: dict[str, Any]) -> Any:
-    """Returns the normalizer of the library with some settings."""
+    """Returns the library's normalizer for some settings."""
     absent = ("truncation", "padding", "pre_tokenizer", "post_processor", "decoder")
     model = {"type": "BPE", "vocab": {}, "merges": []}
     whole = {"version": "1.0", "added_tokens": [], "normalizer": part, "model": model}

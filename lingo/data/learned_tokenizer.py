@@ -1,4 +1,4 @@
-"""Tokenizers whose vocabulary is learned from a source of text, and kept for later starts."""
+"""Tokenizers that learn their vocabulary from a source of text, and keep it for later starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from lingo.data.index import Index, Progress, open_index
 from lingo.data.index_cache import cache_folder, clear_unused
 from lingo.data.part_tokenizer import PartTokenizer
 from lingo.data.record_source import RecordSource
-from lingo.data.tokenizer import ByteTokenizer
 from lingo.storage.files import StorageError, write_bytes
 
 Model = TypeVar("Model")
@@ -26,60 +25,62 @@ Model = TypeVar("Model")
 class LearnedTokenizer(PartTokenizer, interface=True):
     """A tokenizer that learns its vocabulary from text at first use.
 
-    Equal texts give equal vocabularies. The model is kept in the user's cache directory, for every
-    later start with this text. A subclass calls `open_learned`.
+    Equal texts give equal vocabularies. The model stays in the user's cache directory for later
+    starts with the same text. A subclass calls `open_learned`.
     """
 
-    source: RecordSource  # where the text is; its training split
-    max_bytes: int = 10_000_000  # the text to learn from, drawn from all documents
+    source: RecordSource  # the text to learn from: a training split
+    max_bytes: int = 10_000_000  # the most text to learn from, of random documents
 
     def check(self) -> None:
         ranges.check_positive(self.p, "max_bytes")
 
     def texts(self) -> Sequence[bytes]:
-        """Returns the text to learn from; a subclass may take it from elsewhere."""
+        """Returns the texts to learn from; a subclass may take them from elsewhere."""
         return self.sample_source(max_bytes=self.p.max_bytes)
 
     def sample_source(self, *, max_bytes: int) -> list[bytes]:
-        """Returns documents of the source, in random order, up to a number of bytes in all."""
+        """Returns documents of the source in random order, with at most `max_bytes` in all."""
         return sample([self._index], max_bytes=max_bytes)
 
     def text_id(self) -> str:
-        """Returns another string whenever `texts` returns another text."""
+        """Returns an id of the texts: other texts have another id."""
         return f"{self._index.digest} {self.p.source} {self.p.max_bytes}"
 
     def open_learned(
-        self, settings: str, *, learn: Callable[[], bytes], open: Callable[[bytes], Model]
+        self, settings: str, *, learn: Callable[[], bytes], load: Callable[[bytes], Model]
     ) -> Model:
-        """Returns the model that is kept for this text, or learns it.
+        """Returns the cached model for this text, or learns and caches it.
 
         Args:
-            settings: another string whenever `learn` makes something else of the same text.
+            settings: identifies all that the model depends on besides the text.
             learn: returns the content of a model's file.
-            open: returns the model; raises DataError or RuntimeError for another file.
+            load: returns the model of such a content; raises DataError or RuntimeError for another.
         """
         name = hashlib.sha256(f"{settings} {self.text_id()}".encode()).hexdigest()
         path = cache_folder("pieces") / f"{name}.model"
         with contextlib.suppress(DataError, RuntimeError), open_file(str(path)) as file:
-            return open(file.read())
+            return load(file.read())
         data = learn()
-        with contextlib.suppress(OSError, StorageError):  # the cache saves time, nothing else
+        with contextlib.suppress(
+            OSError, StorageError
+        ):  # without the cache, a later start learns again
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, data)
             clear_unused(path.parent, keep=path)
-        return open(data)
+        return load(data)
 
     @functools.cached_property
     def _index(self) -> Index:
-        return open_index(self.p.source.build(), ByteTokenizer.params().build())
+        return open_index(self.p.source.build())
 
 
 def sample(
     indices: Sequence[Index], *, max_bytes: int, progress: Progress | None = None
 ) -> list[bytes]:
-    """Returns the texts of documents of all indices, in random order, up to `max_bytes` in all.
+    """Returns the texts of documents of all indices, in random order, at most `max_bytes` in all.
 
-    Every document is equally likely; the last one is cut at the limit.
+    All documents are equally likely. The last text is cut at the limit.
     """
     sizes = np.concatenate([index.size for index in indices])
     owner = np.repeat(np.arange(len(indices)), [len(index.size) for index in indices])

@@ -141,7 +141,7 @@ class LearnedPieces(LearnedTokenizer, PieceTokenizer):
                 split_digits=True,
                 adds_space=adds_space,
             ),
-            open=self._open,
+            load=self._open,
         )
 
     def _open(self, data: bytes) -> PieceModel:

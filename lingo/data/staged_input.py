@@ -1,9 +1,9 @@
-"""Inputs one after another in one run, such as short rows first and long ones later.
+"""Inputs that follow each other in one run, such as short rows first and long rows later.
 
     StagedInput.params(stages=((short, 9000), (long, 1000)), batch_size=256)
 
-BERT is trained on rows of 128 tokens, then of 512 (Devlin et al. 2019, app. A.2); LAMB's mixed
-recipe has another batch size in each stage (You et al. 2020, sec. 4.1).
+BERT's training has rows of 128 tokens, then of 512 (Devlin et al. 2019, app. A.2). LAMB's mixed
+recipe also changes the batch size between these stages (You et al. 2020, sec. 4.1).
 
 Axes: B examples of a batch.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,21 +26,29 @@ from lingo.data.prompt import Prompt
 from lingo.ops import random
 
 
+class StageStep(NamedTuple):
+    """The place of a step in the stages of a run."""
+
+    stage: int  # number of the stage, from 0
+    step: int  # number of the step in this stage, from 0
+
+
 class StagedInput(Input):
-    """Batches of one input for a number of steps, then of the next; the last never ends.
+    """Batches of one input for a number of steps, then of the next input; the last never ends.
 
-    Each stage starts at the beginning of its own data. A stage that sets no `batch_size` has this
-    one's; one that sets no `seed` has one that follows from this one's, and the first has this
-    one's, so that stages of the same data have different orders. As the shape of batches changes,
-    the program is traced for each stage, and steps of two stages do not share a loop
-    (`steps_per_loop`). Steps count batches, those that a run skips after an anomaly included.
+    Each stage starts at the beginning of its own data. A stage without `batch_size` takes this
+    input's. The first stage without `seed` takes this input's; later ones derive theirs from it, so
+    that stages with the same data have different orders. A step counts a batch, also one that a run
+    skips after an anomaly.
 
-    All stages have arrays of the same names and types. `specs` describe the longest rows. Other
-    batch sizes are multiples of the longest rows' batch size, so that all divide alike.
+    The stages' batches have different shapes, so the program is traced for each stage, and no loop
+    (`steps_per_loop`) has steps of two stages. All stages need arrays of the same names and types.
+    `specs` describe the longest rows. Every batch size is a multiple of the longest rows' batch
+    size, so that all split over the same devices.
     """
 
-    stages: tuple[tuple[Input, int], ...]  # (input, steps); the last's are not counted
-    batch_size: int | None = None  # of stages that set none
+    stages: tuple[tuple[Input, int], ...]  # (input, steps); the last stage's number is ignored
+    batch_size: int | None = None  # of stages without one
 
     thread_safe = True
 
@@ -48,7 +56,7 @@ class StagedInput(Input):
         p = self.p
         ranges.check_positive(p, "batch_size")
         if not p.stages:
-            raise ParamError("stages is empty: give (input, steps), one after the other")
+            raise ParamError("stages is empty: give a pair (input, steps) for each stage")
         if not p.repeat or p.max_batches is not None:
             raise ParamError(
                 "a StagedInput never ends: it is for training; an evaluation takes one of its"
@@ -56,7 +64,7 @@ class StagedInput(Input):
             )
         for i, (_, steps) in enumerate(p.stages):
             if steps < 1:
-                raise ParamError(f"stages[{i}] has {steps} steps: each has at least one")
+                raise ParamError(f"stages[{i}] has {steps} steps: a stage needs at least one")
 
     def setup(self) -> None:
         size = {} if self.p.batch_size is None else {"batch_size": self.p.batch_size}
@@ -66,7 +74,7 @@ class StagedInput(Input):
         ]
         for i, part in enumerate(self.inputs):
             if not part.p.repeat:
-                raise ParamError(f"stages[{i}]: repeat=False: a stage ends after its steps")
+                raise ParamError(f"stages[{i}] has repeat=False, but a stage ends after its steps")
         steps = [steps for _, steps in self.p.stages[:-1]]
         self._starts = [0, *itertools.accumulate(steps)]  # the first step of each stage
         if not self.declares_late:
@@ -95,17 +103,17 @@ class StagedInput(Input):
 
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
         self.check_step(step)
-        stage, own_step = self.stage(step)
+        stage, own_step = self.locate_step(step)
         batch = self.inputs[stage].batch(own_step, rows=rows)
         return batch | {"example_id": batch["example_id"] + self._examples_before_stage(stage)}
 
-    def stage(self, step: int) -> tuple[int, int]:
-        """Returns the stage of a step, from 0, and the number of the step in it, from 0."""
+    def locate_step(self, step: int) -> StageStep:
+        """Returns the stage of a step of the run, and the step's number in it."""
         stage = int(np.searchsorted(self._starts, step, side="right")) - 1
-        return stage, step - self._starts[stage]
+        return StageStep(stage, step - self._starts[stage])
 
     def shape_id(self, step: int) -> int:
-        stage, own_step = self.stage(step)
+        stage, own_step = self.locate_step(step)
         return self.inputs[stage].shape_id(own_step) * len(self.inputs) + stage
 
     def specs(self) -> dict[str, ArraySpec]:
@@ -118,29 +126,29 @@ class StagedInput(Input):
         }
 
     def num_examples(self) -> int:
-        """Returns how many examples an epoch of the first stage has."""
+        """Returns the number of examples in an epoch of the first stage."""
         return self.inputs[0].num_examples()
 
     def pass_batches(self) -> int:
         return self.inputs[0].pass_batches()
 
     def examples_before(self, step: int) -> int:
-        stage, own_step = self.stage(step)
+        stage, own_step = self.locate_step(step)
         return self._examples_before_stage(stage) + self.inputs[stage].examples_before(own_step)
 
     def example_ids(self, step: int) -> np.ndarray:
-        stage, own_step = self.stage(step)
+        stage, own_step = self.locate_step(step)
         return self.inputs[stage].example_ids(own_step) + self._examples_before_stage(stage)
 
     def epochs(self, step: int) -> float:
-        """Returns the sum of the passes that the stages made over their data."""
-        stage, own_step = self.stage(step)
+        """Returns the number of passes over data, summed over stages."""
+        stage, own_step = self.locate_step(step)
         whole = zip(self.inputs[:stage], self.p.stages, strict=False)
         before = sum(part.epochs(steps) for part, (_, steps) in whole)
         return before + self.inputs[stage].epochs(own_step)
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where examples come from, [B]: "1/2:17" is "2:17" of the second stage."""
+        """Returns the origins of examples, [B]: "1/2:17" is "2:17" of the second stage."""
         starts = np.array([self._examples_before_stage(i) for i in range(len(self.inputs))])
         stages = np.searchsorted(starts, numbers, side="right") - 1
         return [
@@ -160,7 +168,7 @@ class StagedInput(Input):
             part.check_size()
 
     def check_repeatable(self) -> None:
-        """Raises ParamError if the first batch of a stage, made twice, differs."""
+        """Raises ParamError if a stage makes two different first batches."""
         for part in self.inputs:
             part.check_repeatable()
 
@@ -171,12 +179,12 @@ class StagedInput(Input):
         return int(random.fold(key, stage).low)
 
     def _examples_before_stage(self, stage: int) -> int:
-        """Returns how many examples the stages before one read."""
+        """Returns the number of examples in all earlier stages."""
         whole = zip(self.inputs[:stage], self.p.stages, strict=False)
         return sum(part.examples_before(steps) for part, (_, steps) in whole)
 
     def _longest(self) -> Input:
-        """Returns the input with the longest rows, of several the one with the smallest batches."""
+        """Returns the input with the longest rows; of several, that with the smallest batches."""
 
         def size(part: Input) -> tuple[int, int]:
             shapes = [shape for shape, _ in part.specs().values()]
@@ -210,6 +218,6 @@ class StagedInput(Input):
                 )
             if (size := specs["rows"][0][0]) % rows:
                 raise ParamError(
-                    f"stages[{i}] has batch_size={size}, no multiple of the {rows} of the stage"
-                    " with the longest rows, so that they would not divide alike over devices"
+                    f"stages[{i}] has batch_size={size}, which is no multiple of {rows}, the batch"
+                    " size of the longest rows: they could not split over the same devices"
                 )

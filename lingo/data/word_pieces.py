@@ -1,9 +1,9 @@
 """WordPiece vocabularies (Schuster & Nakajima 2012; Devlin et al. 2019), from files or from text.
 
-The library `tokenizers` learns pieces as byte pair encoding does: it joins the most frequent pair
-of pieces until there are enough. Ties go to the pair with the smaller ids, and the library numbers
-characters in the order of a hash table, which differs from process to process. So the characters
-get their ids here, and equal texts give equal pieces.
+The library `tokenizers` learns pieces by byte pair encoding: it joins the most frequent pair of
+pieces until there are enough. Of equally frequent pairs it takes the one with the smaller ids. It
+numbers characters in the order of a hash table, which differs between processes, so lingo numbers
+the characters itself. Then equal texts give equal pieces.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from lingo.data.learned_tokenizer import LearnedTokenizer
 PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The special tokens by id, from 0."""
 
-_LEARNED_FORMAT = 2  # of what LearnedWordPieces learns; another one is learned anew
-_MAX_CHARACTERS = 1000  # the most frequent ones; a word with another one is unknown
+_LEARNED_FORMAT = 2  # version of learned vocabularies; those of other versions are not used
+_MAX_CHARACTERS = 1000  # of a vocabulary, the most frequent ones; a word with another is [UNK]
 
 
 class WordPieceTokenizer(LibraryTokenizer, interface=True):
-    """BERT's tokenizer: a text becomes words and punctuation, each of them pieces.
+    """BERT's tokenizer: it splits a text into words and punctuation, and these into pieces.
 
-    A piece that continues a word begins with ##. [CLS] is the start and [SEP] the end; a text in
-    which one is written has no special token.
+    A piece that continues a word begins with ##. [CLS] is the start and [SEP] the end. `[SEP]`
+    written in a text is encoded as plain text.
     """
 
-    lowercase: bool = True  # the text, and without accents, as in BERT's uncased models
+    lowercase: bool = True  # lower-case text without accents, as in BERT's uncased models
 
     def find_ids(self) -> dict[str, int]:
-        found = {"start": START, "end": END, "pad": PAD}
-        return {name: self._model.tokenizer.token_to_id(token) for name, token in found.items()}
+        tokens = {"start": START, "end": END, "pad": PAD}
+        return {name: self._model.tokenizer.token_to_id(token) for name, token in tokens.items()}
 
     def hub_files(self) -> dict[str, bytes]:
         names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -64,8 +64,8 @@ class WordPieceTokenizer(LibraryTokenizer, interface=True):
 class WordPieces(WordPieceTokenizer):
     """BERT's `vocab.txt`: a piece on each line. `pip install 'lingo-tf[tokenizers]'`.
 
-    A piece's id is the number of its line, from 0. A folder of the hub that has `tokenizer.json`,
-    too, is better read by a HuggingFaceTokenizer, which knows how the text is split.
+    A piece's id is the number of its line, from 0. If a folder of the hub also has
+    `tokenizer.json`, prefer a HuggingFaceTokenizer, as that file says how a text is split.
     """
 
     file: FilePath  # path of vocab.txt
@@ -82,23 +82,23 @@ class WordPieces(WordPieceTokenizer):
         vocabulary = {piece: i for i, piece in enumerate(pieces)}
         if missing := [token for token in SPECIAL if token not in vocabulary]:
             raise DataError(
-                f"{path} has no piece {missing[0]}: it is no vocabulary of BERT, which has a piece"
-                " on each line."
+                f"{path} has no piece {missing[0]}: a vocabulary of BERT has a piece on each line,"
+                f" {', '.join(SPECIAL)} included."
             )
         if len(pieces) > self.vocab_size:
             raise DataError(
                 f"tokenizer.vocab_size={self.vocab_size}, but {path} has {len(pieces)} pieces: set"
                 f" vocab_size={len(pieces)}."
             )
-        made = make_tokenizer(package(), vocabulary, lowercase=self.p.lowercase)
-        return _open(made.to_str().encode(), path)
+        tokenizer = _make_tokenizer(package(), vocabulary, lowercase=self.p.lowercase)
+        return _open(tokenizer.to_str().encode(), path)
 
 
 class LearnedWordPieces(LearnedTokenizer, WordPieceTokenizer):
     """BERT's WordPiece, learned at first use. `pip install 'lingo-tf[tokenizers]'`.
 
-    Ids 0 to 4 are [PAD], [UNK], [CLS], [SEP] and [MASK]. Equal texts give equal pieces. They are
-    kept in the user's cache directory, for every later start with this text.
+    Ids 0 to 4 are [PAD], [UNK], [CLS], [SEP] and [MASK]. Equal texts give equal pieces. They stay
+    in the user's cache directory for later starts with the same text.
     """
 
     def check(self) -> None:
@@ -109,8 +109,8 @@ class LearnedWordPieces(LearnedTokenizer, WordPieceTokenizer):
         size, lowercase = self.vocab_size, self.p.lowercase
         return self.open_learned(
             f"words {_LEARNED_FORMAT} {size} {lowercase}",
-            learn=lambda: train(self.texts(), vocab_size=size, lowercase=lowercase),
-            open=self._open,
+            learn=lambda: learn_word_pieces(self.texts(), vocab_size=size, lowercase=lowercase),
+            load=self._open,
         )
 
     def _open(self, data: bytes) -> LibraryModel:
@@ -121,32 +121,32 @@ class LearnedWordPieces(LearnedTokenizer, WordPieceTokenizer):
 
 
 def _open(data: bytes, name: str) -> LibraryModel:
-    """Returns a tokenizer that takes "[SEP]" in a text for text."""
+    """Returns a tokenizer that encodes "[SEP]" in a text as plain text."""
     model = LibraryModel(data, name)
     model.tokenizer.encode_special_tokens = True
     return model
 
 
-def train(documents: Iterable[bytes], *, vocab_size: int, lowercase: bool) -> bytes:
-    """Learns a WordPiece vocabulary, and returns the content of its tokenizer.json.
+def learn_word_pieces(documents: Iterable[bytes], *, vocab_size: int, lowercase: bool) -> bytes:
+    """Learns a WordPiece vocabulary from texts in UTF-8; returns its tokenizer.json.
 
-    `vocab_size` counts the five special tokens, too. Raises ParamError if it has no room for
-    pieces, DataError if the text is too small for it or too varied, MissingPackage without the
-    library.
+    `vocab_size` includes the five special tokens. Raises ParamError if it leaves no room for
+    pieces, DataError if the text has too few pieces or too many characters for it, MissingPackage
+    without the library.
     """
     _check_vocab_size(vocab_size)
     library = package()
     texts = [document.decode(errors="replace") for document in documents]
-    untrained = make_tokenizer(library, {}, lowercase=lowercase)
+    untrained = _make_tokenizer(library, {}, lowercase=lowercase)
     alone, continuing = _characters(untrained, texts)
     if (least := len(SPECIAL) + len(alone) + len(continuing)) > vocab_size:
         raise DataError(
-            f"vocab_size={vocab_size} is too small for the characters of the text: it takes at"
-            f" least {least}."
+            f"vocab_size={vocab_size} is too small for the characters of the text, which need at"
+            f" least {least} ids."
         )
     trainer = library.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        special_tokens=[*SPECIAL, *continuing],  # the library keeps the order of these
+        special_tokens=[*SPECIAL, *continuing],  # the library keeps their order
         initial_alphabet=alone,
         limit_alphabet=len(alone),
         continuing_subword_prefix=CONTINUATION,
@@ -154,16 +154,16 @@ def train(documents: Iterable[bytes], *, vocab_size: int, lowercase: bool) -> by
     )
     untrained.train_from_iterator(texts, trainer)
     vocabulary = untrained.get_vocab()
-    if (found := len(vocabulary)) < vocab_size:
+    if (num_pieces := len(vocabulary)) < vocab_size:
         num_bytes = sum(len(text.encode()) for text in texts)
         raise DataError(
             f"{num_bytes:,} bytes of text are too few for vocab_size={vocab_size}: they make at"
-            f" most {found} pieces. Give more text, or vocab_size={found}."
+            f" most {num_pieces} pieces. Give more text, or vocab_size={num_pieces}."
         )
-    return make_tokenizer(library, vocabulary, lowercase=lowercase).to_str().encode()
+    return _make_tokenizer(library, vocabulary, lowercase=lowercase).to_str().encode()
 
 
-def make_tokenizer(library: Any, vocabulary: dict[str, int], *, lowercase: bool) -> Any:
+def _make_tokenizer(library: Any, vocabulary: dict[str, int], *, lowercase: bool) -> Any:
     """Returns a tokenizer of the library with BERT's steps and a vocabulary, piece -> id."""
     model = library.models.WordPiece(
         vocabulary, unk_token=UNKNOWN, continuing_subword_prefix=CONTINUATION
@@ -181,7 +181,7 @@ def make_tokenizer(library: Any, vocabulary: dict[str, int], *, lowercase: bool)
 
 
 def _characters(tokenizer: Any, texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the characters to learn from, and the pieces of those that continue a word."""
+    """Returns the most frequent characters, and the one-character pieces that continue a word."""
     runs, counts = Counter[str](), Counter[str]()
     for text in texts:
         runs.update(tokenizer.normalizer.normalize_str(text).split())
@@ -199,5 +199,5 @@ def _characters(tokenizer: Any, texts: Sequence[str]) -> tuple[list[str], list[s
 def _check_vocab_size(vocab_size: int) -> None:
     if vocab_size <= len(SPECIAL):
         raise ParamError(
-            f"{vocab_size=} leaves no piece besides the {len(SPECIAL)} special tokens of any model"
+            f"{vocab_size=} leaves no room for word pieces: five ids are special tokens"
         )

@@ -3,9 +3,10 @@
 base, large                     the published sizes, with AdamW
 large_lamb                      BERT-Large in batches of 65,536 and 32,768, with LAMB
 tiny_bert                       a model that trains on docstrings in minutes
-tiny_questions, tiny_labels     it, fine-tuned: spans that answer questions, classes of code
+tiny_questions, tiny_labels     fine-tunes tiny_bert: answers to questions, classes of code
 
-A token has V = 30,522 vectors in the published sizes, which the head of masked tokens reads, too:
+The token table has V = 30,522 rows in the published sizes; the head of masked tokens reads the same
+table. The number of weights is
 
     V D + 512 D + 2 D + 2 D + L (12 D^2 + 13 D) + D^2 + D, with the pooler
     + D^2 + D + 2 D + V + 2 D + 2, with both heads
@@ -42,10 +43,11 @@ from tasks.bert.task import BertPretraining
 from tasks.classification.snippets import Brackets, DocstringMatch, Exceptions, TokenKinds
 
 VOCAB_SIZE = 30_522
-BIASES = (
-    r".*/b_(query|key|value)"  # of heads: they have two axes, and neither decay nor have ratios
-)
-TABLES = {  # of code, for `tiny_labels`
+ATTENTION_BIASES = r".*/b_(query|key|value)"
+"""Biases of heads have two axes, so the rule for vectors misses them: they get no weight decay and
+no trust ratio."""
+
+LABEL_TASKS = {  # the tasks of `tiny_labels`: sources of code, and their classes
     "brackets": (Brackets, ["match", "differ"]),
     "docstring": (DocstringMatch, ["match", "differ"]),
     "exception": (Exceptions, Exceptions.labels),
@@ -54,7 +56,7 @@ TABLES = {  # of code, for `tiny_labels`
 
 
 def bert(*, dim: int, num_layers: int, num_heads: int, max_length: int = 512):
-    """Returns BERT with a feed-forward network of four times its width."""
+    """Returns a BERT whose feed-forward networks are four times as wide as the model."""
     params = Bert.params(dim=dim)
     params.positions.max_length = max_length
     params.stack.num_layers = num_layers
@@ -64,7 +66,7 @@ def bert(*, dim: int, num_layers: int, num_heads: int, max_length: int = 512):
 
 
 def recompute(model: Params) -> Params:
-    """Returns a BERT that keeps the inputs of its layers alone, and is compiled as a loop."""
+    """Returns a BERT that recomputes its layers in the backward pass and is compiled as a loop."""
     layer, num_layers = model.stack.layer, model.stack.num_layers
     return model.set(stack=Repeat.params(layer=Remat.params(layer=layer), num_layers=num_layers))
 
@@ -74,11 +76,19 @@ LARGE = {"dim": 1024, "num_layers": 24, "num_heads": 16}
 
 
 def texts(folder: str, *, length: int, max_predictions: int, batch_size: int):
-    """Returns rows of your own texts: .jsonl files with a field `text`, and tokenizer.json."""
+    """Returns rows of your own texts: .jsonl files with a field `text`, and tokenizer.json.
+
+    "[MASK]" written in a text is encoded as plain text.
+    """
     return BertInput.params(
         source=JsonLines.params(pattern=f"{folder}/*.jsonl*"),
         tokenizer=HuggingFaceTokenizer.params(
-            file=f"{folder}/tokenizer.json", vocab_size=VOCAB_SIZE, start="[CLS]", end="[SEP]"
+            file=f"{folder}/tokenizer.json",
+            vocab_size=VOCAB_SIZE,
+            start="[CLS]",
+            end="[SEP]",
+            pad="[PAD]",
+            special_in_text=False,
         ),
         length=length,
         max_predictions=max_predictions,
@@ -87,7 +97,7 @@ def texts(folder: str, *, length: int, max_predictions: int, batch_size: int):
 
 
 def _published(shape: dict[str, int], folder: str, data: int):
-    """Devlin et al. 2019, app. A.2: 90 % of 1,000,000 steps with 128 tokens, the rest with 512."""
+    """1,000,000 steps: 90 % with 128 tokens, the rest with 512 (Devlin et al. 2019, app. A.2)."""
     short, long = (
         texts(folder, length=length, max_predictions=num, batch_size=256)
         for length, num in ((128, 20), (512, 76))
@@ -100,7 +110,7 @@ def _published(shape: dict[str, int], folder: str, data: int):
             schedule=SwitchedWarmup.params(num_steps=10_000, then=LinearRate),
             weight_decay=0.01,
             epsilon=1e-6,
-            no_decay=(BIASES,),
+            no_decay=(ATTENTION_BIASES,),
             max_grad_norm=1.0,
         ),
         runtime=Mesh.params(data=data),
@@ -113,8 +123,8 @@ def base(folder: str = "~/bert", data: int = 16):
     """BERT-Base: 12 layers, width 768, 12 heads; 110,106,428 weights, 109,482,240 without heads.
 
     `folder` has your texts, .jsonl files with a field `text`, and tokenizer.json, a WordPiece
-    tokenizer of 30,522 pieces. Published: 1,000,000 steps of 256 rows on Wikipedia and BooksCorpus,
-    four days on 16 chips of Cloud TPU (Devlin et al. 2019, app. A.2). Not run here.
+    tokenizer with 30,522 pieces. Published: 1,000,000 steps of 256 rows on Wikipedia and
+    BooksCorpus, four days on 16 TPU chips (Devlin et al. 2019, app. A.2). Not run here.
 
     lingo show --exp=lm.bert.base --weights
     """
@@ -125,7 +135,7 @@ def base(folder: str = "~/bert", data: int = 16):
 def large(folder: str = "~/bert", data: int = 64):
     """BERT-Large: 24 layers, width 1024, 16 heads; 336,226,108 weights, 335,141,888 without heads.
 
-    Texts as for `base`. Published: four days on 64 chips of Cloud TPU. Not run here.
+    Texts as for `base`. Published: four days on 64 TPU chips. Not run here.
 
     lingo show --exp=lm.bert.large --weights
     """
@@ -136,15 +146,15 @@ def large(folder: str = "~/bert", data: int = 64):
 def large_lamb(folder: str = "~/bert", data: int = 1024):
     """BERT-Large by LAMB in 8,599 steps: batches of 65,536 rows, then 32,768; 336,226,108 weights.
 
-    Rows have 128 tokens for nine tenths of the examples of 15,625 steps with 32,768, then 512. Each
-    stage warms up anew. Published: 76 minutes on 1,024 chips of TPU v3, F1 of 90.584 on SQuAD 1.1
-    (You et al., arXiv v1). The rate grows with the root of the batch, from 0.005 at 32,768; it and
-    the length of the warm-up, a fifth of each stage, are lingo's choice. Texts as for `base`. Not
-    run here.
+    The first 7,037 steps have 65,536 rows of 128 tokens, the last 1,562 have 32,768 rows of 512.
+    Each stage begins with a warm-up. Published: 76 minutes on 1,024 chips of TPU v3, and an F1 of
+    90.584 on SQuAD 1.1 (You et al., arXiv v1). lingo chose the learning rate, 0.005 for 32,768
+    rows, growing with the root of the batch, and the length of the warm-ups, a fifth of each stage.
+    Texts as for `base`. Not run here.
 
     lingo show --exp=lm.bert.large_lamb --plot_schedule
     """
-    num_long = 1562  # a tenth of 15,625
+    num_long = 1562  # a tenth of 15,625 steps of 32,768 rows; the other rows come first
     num_short = 8599 - num_long
     short = texts(folder, length=128, max_predictions=20, batch_size=65_536)
     long = texts(folder, length=512, max_predictions=76, batch_size=32_768)
@@ -156,8 +166,8 @@ def large_lamb(folder: str = "~/bert", data: int = 1024):
         optimizer=Lamb.params(
             learning_rate=rate,
             schedule=SequentialSchedule.params(parts=parts),
-            no_decay=(BIASES,),
-            no_ratio=(BIASES,),
+            no_decay=(ATTENTION_BIASES,),
+            no_ratio=(ATTENTION_BIASES,),
         ),
         runtime=Mesh.params(data=data),
         max_steps=8599,
@@ -165,6 +175,7 @@ def large_lamb(folder: str = "~/bert", data: int = 1024):
 
 
 def _rise_and_fall(num_steps: int, height: float = 1.0):
+    """Returns a linear rise to `height` in a fifth of the steps, then a linear fall to 0."""
     rise = num_steps // 5
     return Warmup.params(
         num_steps=rise, then=LinearRate.params(num_steps=num_steps - rise, start=height)
@@ -175,7 +186,7 @@ def _rise_and_fall(num_steps: int, height: float = 1.0):
 
 TINY = {"dim": 64, "num_layers": 4, "num_heads": 4, "max_length": 128}
 TINY_LENGTH = 64
-TINY_ROWS = 60_500  # of the training data, about
+TINY_EPOCH_ROWS = 60_500  # about; the exact number depends on the versions of the packages
 
 
 def _pieces():
@@ -200,31 +211,30 @@ def tiny_bert(
     epochs: float = 3.0,
     stages: bool = False,
 ):
-    """A BERT of 4 layers, width 64, on docstrings; 281,962 weights.
+    """A BERT with 4 layers and width 64, on docstrings; 281,962 weights.
 
-    Rows have 64 tokens. `learning_rate` is the one for 32 rows, and grows with the root of
-    `batch_size`. With `stages`, the last tenth of the steps has 128 tokens. Needs
-    `pip install 'lingo-tf[tokenizers]'`.
+    Rows have 64 tokens. `learning_rate` is for 32 rows, and grows with the root of `batch_size`.
+    With `stages`, the last tenth of the steps has rows of 128 tokens. An evaluation has
+    1,024 held-out rows. Needs `pip install 'lingo-tf[tokenizers]'`.
 
     lingo train --exp=lm.bert.tiny_bert --logdir=runs/bert
     """
-    num_steps = round(epochs * TINY_ROWS / batch_size)
+    num_steps = round(epochs * TINY_EPOCH_ROWS / batch_size)
     train = _docstrings("train", length=TINY_LENGTH, batch_size=batch_size)
     if stages:
         num_long = num_steps // 10
         long = _docstrings("train", length=2 * TINY_LENGTH, batch_size=batch_size)
         train = StagedInput.params(stages=((train, num_steps - num_long), (long, num_long)))
     heldout = _docstrings("heldout", length=TINY_LENGTH, batch_size=64)
-    rise = {"num_steps": max(num_steps // 10, 1), "then": LinearRate}
     shared: dict[str, Any] = {
         "learning_rate": scale_by_root(learning_rate, batch_size=batch_size, base_batch_size=32),
-        "schedule": Warmup.params(**rise),
+        "schedule": Warmup.params(num_steps=num_steps // 10, then=LinearRate),
         "weight_decay": 0.01,
         "epsilon": 1e-6,
-        "no_decay": (BIASES,),
+        "no_decay": (ATTENTION_BIASES,),
     }
     if optimizer == "lamb":
-        cfg_optimizer = Lamb.params(no_ratio=(BIASES,), **shared)
+        cfg_optimizer = Lamb.params(no_ratio=(ATTENTION_BIASES,), **shared)
     else:
         cfg_optimizer = AdamW.params(max_grad_norm=1.0, **shared)
     return Experiment.params(
@@ -239,7 +249,7 @@ def tiny_bert(
 
 
 def finetuning(task: Any, *, train: Any, heldout: Any, num_steps: int):
-    """AdamW with a warm-up of a tenth, as in Devlin et al. 2019, app. A.3; dropout stays."""
+    """AdamW, with a warm-up in a tenth of the steps (Devlin et al. 2019, app. A.3)."""
     return Experiment.params(
         task=task,
         train_input=train,
@@ -249,7 +259,7 @@ def finetuning(task: Any, *, train: Any, heldout: Any, num_steps: int):
             schedule=Warmup.params(num_steps=num_steps // 10, then=LinearRate),
             weight_decay=0.01,
             epsilon=1e-6,
-            no_decay=(BIASES,),
+            no_decay=(ATTENTION_BIASES,),
             max_grad_norm=1.0,
         ),
         evaluate=Evaluation.params(every_steps=num_steps),
@@ -258,7 +268,7 @@ def finetuning(task: Any, *, train: Any, heldout: Any, num_steps: int):
 
 
 def _from_run(pretrained: str | None):
-    """The weights of the encoder, from a run of `tiny_bert`."""
+    """Returns the params of a WarmStart from the encoder of a run of `tiny_bert`, or None."""
     return None if pretrained is None else WarmStart.params(path=pretrained, only=("model/.*",))
 
 
@@ -266,15 +276,15 @@ def _from_run(pretrained: str | None):
 def tiny_questions(pretrained: str | None = None, num_steps: int = 2000):
     """Fine-tunes tiny_bert to mark the span that answers a question about a docstring.
 
-    "What is axis?" is answered by the first sentence about the argument. `pretrained` is a run of
-    `tiny_bert` with `stages`; without it the first weights are drawn. Exact match and F1 are by
-    SQuAD's rules. 272,514 weights.
+    The answer to "What is axis?" is the first sentence about this argument. `pretrained` is a run
+    of `tiny_bert` with `stages`; without one, all weights are initialized at random. Exact match
+    and F1 follow SQuAD's rules. 272,514 weights.
 
     lingo train --exp="lm.bert.tiny_bert(stages=True)" --logdir=runs/bert
     lingo train --exp=lm.bert.tiny_questions --set=exp.pretrained=runs/bert --logdir=runs/questions
     """
     data = QuestionInput.params(
-        source=DocstringQuestions.params(split="train"),
+        source=DocstringQuestions.params(source=Docstrings.params(split="train")),
         tokenizer=_pieces(),
         length=2 * TINY_LENGTH,
         stride=64,
@@ -282,11 +292,11 @@ def tiny_questions(pretrained: str | None = None, num_steps: int = 2000):
         max_answer=40,
         batch_size=32,
     )
-    once = data.copy().set(batch_size=64, repeat=False, max_batches=64)
-    once.source.split = "heldout"
+    heldout = data.copy().set(batch_size=64, repeat=False, max_batches=64)
+    heldout.source.source.split = "heldout"
     model = bert(**TINY).set(pooler=None)
     task = QuestionAnswering.params(model=model)
-    cfg = finetuning(task, train=data, heldout=once, num_steps=num_steps)
+    cfg = finetuning(task, train=data, heldout=heldout, num_steps=num_steps)
     return cfg.set(init_from=_from_run(pretrained))
 
 
@@ -298,22 +308,22 @@ def tiny_labels(
 ):
     """Fine-tunes tiny_bert to classify code, for example whether a docstring fits a signature.
 
-    `docstring` has pairs of texts, the others one text. `pretrained` as for `tiny_questions`.
-    276,674 weights with two classes.
+    The task `docstring` has pairs of texts, the other tasks one text. `pretrained` as for
+    `tiny_questions`. 276,674 weights with two classes.
 
     lingo train --exp=lm.bert.tiny_labels --set=exp.pretrained=runs/bert --logdir=runs/labels
     """
-    source, labels = TABLES[task]
+    source, labels = LABEL_TASKS[task]
     data = ClassificationInput.params(
         source=source.params(split="train"),
         tokenizer=_pieces(),
         labels=list(labels),
-        separator="\n" if task == "docstring" else "\t",
+        separator="\n" if task == "docstring" else None,
         length=2 * TINY_LENGTH,
         batch_size=32,
     )
-    once = data.copy().set(batch_size=64, repeat=False, max_batches=32)
-    once.source.split = "heldout"
-    model = TextClassification.params(model=bert(**TINY))
-    cfg = finetuning(model, train=data, heldout=once, num_steps=num_steps)
+    heldout = data.copy().set(batch_size=64, repeat=False, max_batches=32)
+    heldout.source.split = "heldout"
+    classification = TextClassification.params(model=bert(**TINY))
+    cfg = finetuning(classification, train=data, heldout=heldout, num_steps=num_steps)
     return cfg.set(init_from=_from_run(pretrained))

@@ -3,11 +3,11 @@
 v07, v10                     the settings of Google's entries and of the reference points, by batch
 numbers                      a small form, in minutes
 
-A run begins with a given checkpoint, and ends when enough of 10,000 held-out rows' masked tokens
-are right: 71.2 % by the rules of round 0.7, 72.0 % from round 1.0 on. Rows have 512 tokens, of
-which at most 76 are masked. The data are your own, in a folder: part-*.tfrecord as MLPerf's scripts
-write them, and eval_10k.tfrecord; `checkpoint` is the path of the given one, without .index. The
-full forms were not run here: learning rates and sizes are checked, nothing else.
+A run begins with a given checkpoint. It ends when enough masked tokens of 10,000 held-out rows are
+right: 71.2 % by the rules of round 0.7, 72.0 % from round 1.0 on. Rows have 512 tokens, at most 76
+of them masked. `folder` has your own data: part-*.tfrecord as MLPerf's scripts write them, and
+eval_10k.tfrecord. `checkpoint` is the path of the given checkpoint, without .index. The full forms
+were not run here: only their learning rates and sizes are checked.
 """
 
 from __future__ import annotations
@@ -21,43 +21,67 @@ from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import LearnedWordPieces
 from lingo.optim import Lamb, LinearRate, SwitchedWarmup, Warmup, scale_by_root
 from lingo.runtimes.mesh.mesh import Mesh
-from lingo.trainer.mlperf.rules import Benchmark
+from lingo.trainer.mlperf.rules import RULES, Benchmark
 from lingo.trainer.mlperf.run_log import MlperfLog
-from params.lm.bert import BIASES, LARGE, VOCAB_SIZE, bert, recompute
+from params.lm.bert import ATTENTION_BIASES, LARGE, VOCAB_SIZE, bert, recompute
 from tasks.bert.input import BertInput
 from tasks.bert.records import BertExamples, BertRecords
 from tasks.bert.task import BertPretraining
 from tasks.mt.number_words import NumberTexts
 
-TARGETS: dict[Benchmark, float] = {"bert@0.7.0": 0.712, "bert@1.0.0": 0.72}
-
 
 class Recipe(NamedTuple):
-    """Numbers in which settings differ."""
+    """The numbers in which settings differ."""
 
     rate: float
-    num_steps: int  # in which the rate would fall to 0
+    num_steps: int  # until a linear fall of the rate reaches 0
     warmup_steps: int = 0
-    start_step: int = 0  # where the warm-up begins
+    start_step: int = 0  # of the warm-up
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.01
+    num_devices: int | None = None  # of the entry; None: not published
 
 
-V07 = {  # by batch size: Google's entries with 16 and 128 chips of TPU v4, a cloud, 4,096 of v3
-    256: Recipe(0.0015, 14_796, 1200),
-    768: Recipe(0.00035221, 8000, 420, 0, 0.91063, 0.96497),
-    3072: Recipe(0.0015, 1141, 100),
-    8192: Recipe(0.00288293, 560, 287, -76, 0.88, 0.88, 0.0166629),
+V07 = {  # by batch size: Google's entries to round 0.7
+    256: Recipe(rate=0.0015, num_steps=14_796, warmup_steps=1200, num_devices=16),
+    768: Recipe(rate=0.00035221, num_steps=8000, warmup_steps=420, beta1=0.91063, beta2=0.96497),
+    3072: Recipe(rate=0.0015, num_steps=1141, warmup_steps=100, num_devices=128),
+    8192: Recipe(
+        rate=0.00288293,
+        num_steps=560,
+        warmup_steps=287,
+        start_step=-76,
+        beta1=0.88,
+        beta2=0.88,
+        weight_decay=0.0166629,
+        num_devices=8192,  # a chip of TPU v3 is two
+    ),
 }
 V10 = {  # by batch size: MLCommons' reference convergence points of round 1.0
-    256: Recipe(0.00035, 13_700),
-    448: Recipe(0.0004, 8103),
-    1536: Recipe(0.002, 2254, 0, 0, 0.66, 0.996),
-    3072: Recipe(0.002, 1141, 100, 0, 0.66, 0.998),
-    6144: Recipe(0.0029293, 700, 0, 0, 0.7206, 0.78921, 0.001),
-    8192: Recipe(0.00288293, 600, 287, -76, 0.88, 0.88, 0.0166629),
-    12_288: Recipe(0.0033, 500, 300, -76, 0.77, 0.885, 0.0147050375),
+    256: Recipe(rate=0.00035, num_steps=13_700),
+    448: Recipe(rate=0.0004, num_steps=8103),
+    1536: Recipe(rate=0.002, num_steps=2254, beta1=0.66, beta2=0.996),
+    3072: Recipe(rate=0.002, num_steps=1141, warmup_steps=100, beta1=0.66, beta2=0.998),
+    6144: Recipe(rate=0.0029293, num_steps=700, beta1=0.7206, beta2=0.78921, weight_decay=0.001),
+    8192: Recipe(
+        rate=0.00288293,
+        num_steps=600,
+        warmup_steps=287,
+        start_step=-76,
+        beta1=0.88,
+        beta2=0.88,
+        weight_decay=0.0166629,
+    ),
+    12_288: Recipe(
+        rate=0.0033,
+        num_steps=500,
+        warmup_steps=300,
+        start_step=-76,
+        beta1=0.77,
+        beta2=0.885,
+        weight_decay=0.0147050375,
+    ),
 }
 
 
@@ -66,13 +90,17 @@ def v07(
     batch_size: Literal[256, 768, 3072, 8192] = 8192,
     folder: str = "~/mlperf_bert",
     checkpoint: str | None = None,
-    data: int = 512,
+    data: int | None = None,
 ):
     """BERT-Large with the settings of Google's entries to round 0.7; 336,226,108 weights.
 
-    With batches of 8,192, on 4,096 chips of TPU v3, the result was 23.567 seconds (Kumar et al.
-    2021). The rate rises in 287 steps from step -76, and then jumps to a line that falls to 0 at
-    step 560. Evaluations come after every 500,000 rows.
+    Batches of 256 rows are of the entry with 16 chips of TPU v4, 3,072 of 128 chips of v4, 768 of a
+    cloud's slice, 8,192 of 4,096 chips of v3, whose result was 23.567 seconds (Kumar et al. 2021).
+    There the rate rises from step -76 for 287 steps, and then jumps to a line that falls to 0 at
+    step 560. A run is evaluated after every 500,000 rows.
+
+    `data` is the number of devices; None: the entry's, where a chip of TPU v3 is two devices, or
+    for 768 rows 256.
 
     lingo show --exp=mlperf.bert.v07 --plot_schedule
     """
@@ -85,12 +113,15 @@ def v10(
     batch_size: Literal[256, 448, 1536, 3072, 6144, 8192, 12_288] = 3072,
     folder: str = "~/mlperf_bert",
     checkpoint: str | None = None,
-    data: int = 512,
+    data: int | None = None,
 ):
     """BERT-Large with the settings of round 1.0's reference points; 336,226,108 weights.
 
-    The mean of their runs reached 72.0 % after 2,552,704 rows in batches of 256, 2,768,215 of
-    3,072, and 4,939,776 of 12,288 (MLCommons' logging package, rcps_bert.json).
+    On average, their runs reached 72.0 % after 2,552,704 rows in batches of 256, 2,768,215 in
+    batches of 3,072, and 4,939,776 in batches of 12,288 (MLCommons' logging package,
+    rcps_bert.json).
+
+    `data` is the number of devices; None: the greatest common divisor of 512 and the batch size.
 
     lingo show --exp=mlperf.bert.v10 --plot_schedule
     """
@@ -100,8 +131,15 @@ def v10(
 
 
 def _experiment(
-    benchmark: Benchmark, recipe: Recipe, batch_size: int, folder: str, data: int, every_rows: int
+    benchmark: Benchmark,
+    recipe: Recipe,
+    batch_size: int,
+    folder: str,
+    data: int | None,
+    every_rows: int,
 ):
+    if data is None:
+        data = recipe.num_devices or math.gcd(batch_size, 512)
     train = BertRecords.params(
         source=BertExamples.params(pattern=f"{folder}/part-*.tfrecord*"),
         length=512,
@@ -109,7 +147,7 @@ def _experiment(
         vocab_size=VOCAB_SIZE,
         batch_size=batch_size,
     )
-    heldout = train.copy().set(batch_size=1024, repeat=False)
+    heldout = train.copy().set(batch_size=data * math.ceil(1024 / data), repeat=False)
     heldout.source.pattern = f"{folder}/eval_10k.tfrecord*"
     every_steps = max(1, every_rows // batch_size)
     return Experiment.params(
@@ -122,8 +160,8 @@ def _experiment(
             beta1=recipe.beta1,
             beta2=recipe.beta2,
             weight_decay=recipe.weight_decay,
-            no_decay=(BIASES,),
-            no_ratio=(BIASES,),
+            no_decay=(ATTENTION_BIASES,),
+            no_ratio=(ATTENTION_BIASES,),
         ),
         runtime=Mesh.params(data=data),
         max_steps=recipe.num_steps,
@@ -132,7 +170,7 @@ def _experiment(
             every_steps=every_steps,
             metric="heldout/masked_accuracy",
             goal="max",
-            reach=TARGETS[benchmark],
+            reach=RULES[benchmark].target,
         ),
         checkpoint=Checkpointing.params(every_steps=every_steps),
     )
@@ -148,15 +186,17 @@ def _schedule(recipe: Recipe) -> Any:
 
 
 def _published_weights(checkpoint: str | None):
-    """Reads a checkpoint of Devlin et al.'s program, such as the one that MLPerf gives."""
+    """Returns what reads a checkpoint of Devlin et al.'s program, such as MLPerf's."""
     if checkpoint is None:
         return None
-    return WarmStart.params(path=checkpoint, rename=NAMES, reshape=True, transpose=TRANSPOSED)
+    return WarmStart.params(
+        path=checkpoint, rename=CHECKPOINT_NAMES, reshape=True, transpose=TRANSPOSED
+    )
 
 
 _LAYER = r"model/stack/layers/(\d+)/"
 _BLOCK = r"bert/encoder/layer_\1/"
-NAMES = {  # of weights in the checkpoint of Devlin et al.'s program
+CHECKPOINT_NAMES = {  # lingo's names of weights -> names in Devlin et al.'s checkpoints
     "model/embedding/table": "bert/embeddings/word_embeddings",
     "model/positions/table": "bert/embeddings/position_embeddings",
     "model/types/table": "bert/embeddings/token_type_embeddings",
@@ -186,21 +226,21 @@ NAMES = {  # of weights in the checkpoint of Devlin et al.'s program
 }
 TRANSPOSED = ("next_sentence/w",)
 
-NUMBERS = 3600  # about, of the training data
+NUM_TRAIN_TEXTS = 3600  # about
 
 
 @experiment
 def numbers(batch_size: int = 64, epochs: float = 60.0):
-    """A small form: masked words of numbers in two languages, by the rules of BERT.
+    """A small form: masked words of numbers in two languages, by BERT's rules; 216,278 weights.
 
-    A text is a number in English and in Esperanto, so that a masked word can be told from the other
-    language. 4 layers of width 64; a run ends when 72 % of the masked tokens of held-out numbers
-    are right, which is looked at every two epochs. The rate grows with the root of the batch. Its
-    log says that it is a small form. Needs `pip install 'lingo-tf[tokenizers]'`.
+    Each text is a number in English and Esperanto, so the other language reveals a masked word. The
+    model has 4 layers and width 64. A run is evaluated every two epochs, and ends when 72 % of the
+    masked tokens of held-out numbers are right. The rate grows with the root of the batch. The log
+    calls it a small form. Needs `pip install 'lingo-tf[tokenizers]'`.
 
     lingo train --exp=mlperf.bert.numbers --logdir=runs/numbers
     """
-    epoch = math.ceil(NUMBERS / batch_size)
+    epoch = math.ceil(NUM_TRAIN_TEXTS / batch_size)
     texts = NumberTexts.params(num_numbers=4000, split="train", heldout_fraction=0.1)
     train = BertInput.params(
         source=texts,
@@ -222,8 +262,8 @@ def numbers(batch_size: int = 64, epochs: float = 60.0):
         optimizer=Lamb.params(
             learning_rate=scale_by_root(0.01, batch_size=batch_size, base_batch_size=64),
             schedule=Warmup.params(num_steps=4 * epoch, then=LinearRate),
-            no_decay=(BIASES,),
-            no_ratio=(BIASES,),
+            no_decay=(ATTENTION_BIASES,),
+            no_ratio=(ATTENTION_BIASES,),
         ),
         max_steps=num_steps,
         observers=[MlperfLog.params(benchmark="bert@1.0.0")],
@@ -231,7 +271,7 @@ def numbers(batch_size: int = 64, epochs: float = 60.0):
             every_steps=2 * epoch,
             metric="heldout/masked_accuracy",
             goal="max",
-            reach=TARGETS["bert@1.0.0"],
+            reach=RULES["bert@1.0.0"].target,
         ),
         checkpoint=Checkpointing.params(every_steps=2 * epoch),
     )

@@ -1,4 +1,4 @@
-"""Classification of texts and of pairs of texts by BERT (Devlin et al. 2019, sec. 4.1).
+"""Classification of texts and pairs of texts by BERT (Devlin et al. 2019, sec. 4.1).
 
 Axes: B batch, T positions, D model width, C classes.
 """
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import REQUIRED, ParamError, suggest
 from lingo.data.array_spec import ArraySpec, Specs
@@ -30,32 +29,38 @@ from lingo.metrics.media import Media, Table, TokenIds
 from lingo.metrics.metric import weighted_mean
 from lingo.metrics.results import state_summaries
 from lingo.ops.losses import cross_entropy
-from tasks.bert.model import DENSE, Bert
-from tasks.bert.rows import ARRAYS, blank_rows, cut_pair, fill_row, row_specs
+from tasks.bert.model import DENSE, Bert, check_vocab_size
+from tasks.bert.rows import ROW_ARRAYS, blank_rows, cut_texts, fill_row, row_specs
 
 
 class ClassificationInput(PlannedInput):
-    """Rows `[CLS] text [SEP]`, or `[CLS] text [SEP] text [SEP]` of two texts.
+    """Rows `[CLS] text [SEP]`, or `[CLS] text [SEP] text [SEP]` for two texts.
 
     The source's pairs are a text and the name of its class. A text that is too long loses its last
-    tokens; if there are two, the longer one does.
+    tokens; of two texts, the longer one loses them first.
     """
 
     source: PairSource = REQUIRED  # texts, each with its class
     tokenizer: Tokenizer  # how texts become integers
     labels: list[str]  # the names of the classes
-    separator: str = "\t"  # stands between two texts; the first one counts
+    separator: str | None = None  # its first occurrence splits a text in two; None: one text
     length: int = 128  # tokens a row
 
     def check(self) -> None:
         super().check()
-        ranges.check_positive(self.p, "length")
-        if len(set(self.p.labels)) < max(len(self.p.labels), 2):
-            raise ParamError(f"labels={list(self.p.labels)} are not two or more different names")
-        if not self.p.separator:
+        p = self.p
+        if p.separator == "":
             raise ParamError(
-                "separator is empty: it is what stands between two texts, such as a tab"
+                "separator is empty: give the text between two texts, such as a bar, or None for"
+                " one text"
             )
+        if p.length < (least := 3 if p.separator is None else 5):
+            raise ParamError(
+                f"length={p.length} leaves no room for text: with separator={p.separator!r} it is"
+                f" at least {least}"
+            )
+        if len(set(p.labels)) < max(len(p.labels), 2):
+            raise ParamError(f"labels={list(p.labels)} are not two or more different names")
 
     def offers(self) -> dict[str, Any]:
         return super().offers() | {"class_names": tuple(self.p.labels)}
@@ -65,13 +70,13 @@ class ClassificationInput(PlannedInput):
 
         Returns:
             `tokens`, `types`, `segments`: int32 [B, T], as `fill_row` writes them;
-            `labels`: int32 [B], the numbers of classes.
+            `labels`: int32 [B], the index of each class in `labels`.
         """
         out = blank_rows(len(numbers), length=self.p.length, tokenizer=self.tokenizer)
         out["labels"] = np.zeros(len(numbers), np.int32)
         for i, number in enumerate(numbers.tolist()):
             for piece in self.pieces(number):
-                row = {name: out[name][i] for name in ARRAYS}
+                row = {name: out[name][i] for name in ROW_ARRAYS}
                 out["labels"][i] = self._fill_example(row, piece.document)
         return out
 
@@ -80,18 +85,19 @@ class ClassificationInput(PlannedInput):
         return super().specs() | rows | {"labels": ((self.p.batch_size,), "int32")}
 
     def _fill_example(self, row: Mapping[str, np.ndarray], document: int) -> int:
-        """Writes a text into the arrays of a row, each [T]; returns its class."""
+        """Writes a text into the arrays of a row, each [T]; returns the index of its class."""
         pair = self.index.read(document, 0, int(self.index.size[document]))
         source, label = (side.decode(errors="replace") for side in pair.split(SEPARATOR))
-        texts = source.split(self.p.separator, maxsplit=1)
+        separator = self.p.separator
+        texts = [source] if separator is None else source.split(separator, maxsplit=1)
         if label not in self._numbers:
             raise DataError(
-                f"{self.index.where(document)}: the class {label!r:.60} is not in labels."
+                f"{self.index.where(document)}: the class {label!r:.60} is not one of labels."
                 f"{suggest(label, self.p.labels)}"
             )
         ids = [self.tokenizer.encode(text) for text in texts]
         room = self.p.length - 1 - len(texts)
-        fill_row(row, cut_pair(ids, max_tokens=room), tokenizer=self.tokenizer)
+        fill_row(row, cut_texts(ids, max_tokens=room), tokenizer=self.tokenizer)
         return self._numbers[label]
 
     @functools.cached_property
@@ -109,10 +115,10 @@ class ClassificationInput(PlannedInput):
 
 
 class TextClassification(Task):
-    """Cross-entropy of a text's class, from the vector that `Bert.pool` makes of it.
+    """Cross-entropy of a text's class, by a linear layer on the vector of `Bert.pool`.
 
-    Metrics are the cross-entropy, `loss`, the `accuracy`, and precision, recall and F1, which are
-    means over classes; TensorBoard shows how often each class is taken for another, and some texts.
+    Metrics are the cross-entropy, `loss`, the `accuracy`, and the means over classes of precision,
+    recall and F1. TensorBoard shows the confusion of classes, and some texts.
 
     Batches: `tokens`, `types`, `segments`, int32 [B, T]; `labels`, int32 [B]; `weights`, float32
     [B].
@@ -120,9 +126,9 @@ class TextClassification(Task):
 
     model: Bert = Bert  # from tokens to vectors
     vocab_size: int  # number of token ids; the input offers it
-    class_names: tuple[str, ...]  # C; the input offers them
-    dropout_rate: float = 0.1  # of the vector of a text
-    head: Linear = DENSE  # from it to logits
+    class_names: tuple[str, ...]  # [C]; the input offers them
+    dropout_rate: float = 0.1  # of a text's vector
+    head: Linear = DENSE  # from this vector to logits
 
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
@@ -131,6 +137,15 @@ class TextClassification(Task):
         p = self.p
         self.model = p.model.build(vocab_size=p.vocab_size)
         self.head = p.head.build(dim=p.model.dim, output_dim=len(p.class_names))
+
+    def check_input(self, offers: Mapping[str, Any]) -> None:
+        check_vocab_size(self.p.vocab_size, offers)
+        names, labels = list(self.p.class_names), list(offers.get("class_names", ()))
+        if names[: len(labels)] != labels:
+            raise ParamError(
+                f"task.class_names={names}, but the input's labels are {labels}: a class has the"
+                " same number in both"
+            )
 
     def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
         return super().loss_denominators(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}

@@ -1,8 +1,8 @@
-"""Which tokens of a row are masked, and what is read in their place (Devlin et al. 2019, sec. 3.1).
+"""Chooses and replaces the tokens of a row that BERT predicts (Devlin et al. 2019, sec. 3.1).
 
-Of the tokens of a row, 15 % are chosen; the model predicts them. Of these, 80 % are read as [MASK],
-10 % as a random token and 10 % as they are. What is chosen is a single token, a whole word, or a
-span of words, and is a function of (ids, key): the same key gives the same row.
+The model predicts 15 % of the tokens. It reads [MASK] for 80 % of these, a random token for 10 %,
+the token itself for 10 %. The choice is of single tokens, of whole words or of spans of words, and
+is a function of (ids, key): the same key gives the same row.
 
 Axes: T tokens of a row, K predictions, V vocabulary, W words, P chosen tokens.
 """
@@ -23,45 +23,48 @@ MASK = "[MASK]"
 
 
 class Vocabulary(NamedTuple):
-    """What masking knows of a tokenizer."""
+    """The properties of a tokenizer that masking reads."""
 
     mask_id: int
-    continues: np.ndarray  # bool [V], whether a token continues a word
-    is_fixed: np.ndarray  # bool [V], whether it is [CLS], [SEP] or padding, never chosen
-    random_ids: np.ndarray  # int32 [number of them], which may stand in place of a chosen token
+    continues_word: np.ndarray  # bool [V]: tokens that continue a word, such as "##ing"
+    is_never_masked: np.ndarray  # bool [V]: [CLS], [SEP] and padding
+    random_ids: np.ndarray  # int32 [number of them], tokens that may replace a chosen one
 
 
 class Choice(NamedTuple):
-    """The chosen tokens of a row."""
+    """The chosen tokens of a row.
+
+    Tokens of one group get the same fate: [MASK], a random token, or unchanged.
+    """
 
     positions: np.ndarray  # int64 [P], each once
-    groups: np.ndarray  # int64 [P], below T; tokens of a group are masked, replaced or kept alike
+    groups: np.ndarray  # int64 [P], below T, the group of each token
 
 
 class MaskedRow(NamedTuple):
-    """A row whose chosen tokens are to be predicted."""
+    """A row after masking, and the tokens to predict."""
 
-    tokens: np.ndarray  # int32 [T], what is read
+    tokens: np.ndarray  # int32 [T], as the model reads them
     positions: np.ndarray  # int32 [K], of the chosen tokens, ascending, then 0
-    ids: np.ndarray  # int32 [K], the tokens that were there, then 0
+    ids: np.ndarray  # int32 [K], the original tokens at these positions, then 0
     weights: np.ndarray  # float32 [K], 1 for chosen tokens, then 0
 
 
 def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """Returns what masking needs; raises DataError if a tokenizer has no [MASK] or no words."""
+    """Returns a tokenizer's properties; raises DataError if it has no [MASK] or tells no words."""
     mask_id, special = tokenizer.special_id(MASK), tokenizer.special_ids()
     if mask_id is None:
         raise DataError(
-            f"tokenizer {tokenizer.describe()} has no token {MASK}, which stands for tokens to"
+            f"tokenizer {tokenizer.describe()} has no token {MASK}, which replaces tokens to"
             " predict: take LearnedWordPieces, or a HuggingFaceTokenizer of BERT's."
         )
-    is_fixed = np.zeros(tokenizer.vocab_size, bool)
-    is_fixed[[tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id]] = True
+    is_never_masked = np.zeros(tokenizer.vocab_size, bool)
+    is_never_masked[[tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id]] = True
     random_ids = np.setdiff1d(np.arange(tokenizer.vocab_size), [*special, mask_id])
     return Vocabulary(
         mask_id=mask_id,
-        continues=tokenizer.word_continuations(),
-        is_fixed=is_fixed,
+        continues_word=tokenizer.word_continuations(),
+        is_never_masked=is_never_masked,
         random_ids=random_ids.astype(np.int32),
     )
 
@@ -69,9 +72,9 @@ def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
 class Masking(Configurable, interface=True):
     """Chooses tokens to predict. A subclass defines `choose`."""
 
-    rate: float = 0.15  # share of the tokens that is chosen; at least one, at most K
-    mask_rate: float = 0.8  # share of the chosen that is read as [MASK]
-    random_rate: float = 0.1  # share of the chosen that is read as a random token
+    rate: float = 0.15  # share of a row's tokens that is chosen: at least one, at most K
+    mask_rate: float = 0.8  # share of the chosen tokens that [MASK] replaces
+    random_rate: float = 0.1  # share of the chosen tokens that a random token replaces
 
     def check(self) -> None:
         p = self.p
@@ -83,10 +86,12 @@ class Masking(Configurable, interface=True):
             )
 
     def choose(self, words: np.ndarray, limit: int, key: random.Key) -> Choice:
-        """Returns at most `limit` tokens of a row.
+        """Returns at most `limit` chosen tokens of a row.
 
-        The words, int64 [W, 2], are (first position, position after the last), in order. The words
-        of the key are scalars on the host.
+        Args:
+            words: int64 [W, 2], the first position of each word and the position after its last.
+            limit: the most tokens, at least 1. If every word is longer, whole words exceed it.
+            key: its two words are scalars on the host.
         """
         raise NotImplementedError(f"{type(self).__name__} has no choose")
 
@@ -97,23 +102,23 @@ class Masking(Configurable, interface=True):
 
         Args:
             ids: int32 [T], a row of tokens, padding included.
-            key: its words are scalars on the host.
-            vocabulary: which tokens there are.
+            key: its two words are scalars on the host.
+            vocabulary: properties of the row's tokenizer.
             max_predictions: K.
         """
         words = find_words(ids, vocabulary)
         num_tokens = int((words[:, 1] - words[:, 0]).sum())
         limit = min(max(round(num_tokens * self.p.rate), 1), max_predictions)
         positions, groups = self.choose(words, limit, random.fold(key, 0))
-        order = np.argsort(positions)
+        order = np.argsort(positions)[:max_predictions]
         positions, groups = positions[order], groups[order]
         fate = random.uniform(random.fold(key, 1), len(ids))[groups]
-        words_of_bits = random.bits(random.fold(key, 2), len(ids))[positions].astype(np.uint64)
+        replacement_bits = random.bits(random.fold(key, 2), len(ids))[positions].astype(np.uint64)
         choices = vocabulary.random_ids
-        replacements = choices[(words_of_bits * np.uint64(len(choices))) >> np.uint64(32)]
+        replacements = choices[(replacement_bits * np.uint64(len(choices))) >> np.uint64(32)]
         tokens = ids.copy()
-        is_random = fate < self.p.mask_rate + self.p.random_rate
-        tokens[positions[is_random]] = replacements[is_random]
+        is_replaced = fate < self.p.mask_rate + self.p.random_rate
+        tokens[positions[is_replaced]] = replacements[is_replaced]
         tokens[positions[fate < self.p.mask_rate]] = vocabulary.mask_id
         num, size = len(positions), max_predictions
         out = MaskedRow(
@@ -129,19 +134,19 @@ class Masking(Configurable, interface=True):
 def find_words(ids: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
     """Returns the words of a row, int64 [W, 2], as `Masking.choose` takes them; ids: int32 [T].
 
-    A piece that continues no word, as at the beginning of a text that was cut, begins one.
+    A continuation piece with no piece before it, as at the start of a cut text, begins a word.
     """
-    is_text = ~vocabulary.is_fixed[ids]
+    is_text = ~vocabulary.is_never_masked[ids]
     follows_text = np.concatenate([[False], is_text[:-1]])
-    begins = np.flatnonzero(is_text & ~(vocabulary.continues[ids] & follows_text))
-    stops = np.flatnonzero(~is_text | ~vocabulary.continues[ids])
+    begins = np.flatnonzero(is_text & ~(vocabulary.continues_word[ids] & follows_text))
+    stops = np.flatnonzero(~is_text | ~vocabulary.continues_word[ids])
     after = np.searchsorted(stops, begins, side="right")
     ends = np.append(stops, len(ids))[after]
     return np.stack([begins, ends], axis=1)
 
 
 class TokenMasking(Masking):
-    """Single tokens, each as likely as any other (Devlin et al. 2019, sec. 3.1)."""
+    """Single tokens, all equally likely (Devlin et al. 2019, sec. 3.1)."""
 
     def choose(self, words: np.ndarray, limit: int, key: random.Key) -> Choice:
         positions = _positions(words)
@@ -150,10 +155,10 @@ class TokenMasking(Masking):
 
 
 class WholeWordMasking(Masking):
-    """Whole words, as in BERT's later models: a word is chosen with all of its pieces.
+    """Whole words, as in the authors' later models: a word is chosen with all of its pieces.
 
-    Words are taken in random order; one with more pieces than may still be chosen is left out. Each
-    piece by itself is masked, replaced or kept.
+    Words are taken in random order. A word with more pieces than may still be chosen is skipped. In
+    a row whose words are all too long, a shortest one is chosen. Each piece has its own fate.
     """
 
     def choose(self, words: np.ndarray, limit: int, key: random.Key) -> Choice:
@@ -165,25 +170,28 @@ class WholeWordMasking(Masking):
                 left -= size
             if not left:
                 break
-        positions = _positions(words[chosen])
+        positions = _positions(words[chosen or _shortest(words)])
         return Choice(positions, positions)
 
 
 class SpanMasking(Masking):
     """Spans of whole words (SpanBERT, Joshi et al. 2020, sec. 3.1).
 
-    The number of a span's words is geometric (p = 0.2), cut off at 10, so 3.8 in the mean; its
-    first word is any that is not chosen yet. A span ends before one that is chosen, at the end of
-    its text, and where no more tokens may be chosen. All tokens of a span are masked, replaced or
-    kept alike. SpanBERT's own code cuts the last word of a row's last span; here no word is cut.
+    The number of a span's words is geometric (p = 0.2) and at most 10, with a mean of 3.8. A span
+    begins at a random word that is not chosen yet. It ends before a chosen word, at the end of its
+    text, or where the limit allows no further word. All tokens of a span get the same fate.
+
+    SpanBERT's own code cuts the last word of a row's last span. Here every word stays whole, and in
+    a row whose words are all too long, a shortest one is chosen.
     """
 
-    geometric: float = 0.2  # p of the number of words
+    geometric: float = 0.2  # p of the number of words, in (0, 1]; 1: every span is one word
     max_words: int = 10  # of a span
 
     def check(self) -> None:
         super().check()
-        ranges.check_fraction(self.p, "geometric")
+        if not 0 < self.p.geometric <= 1:
+            raise ParamError(f"geometric={self.p.geometric} is not above 0 and at most 1")
         ranges.check_positive(self.p, "max_words")
 
     def choose(self, words: np.ndarray, limit: int, key: random.Key) -> Choice:
@@ -206,17 +214,24 @@ class SpanMasking(Masking):
             num_spans += word > start
             if not left:
                 break
+        if not num_spans:
+            span_of[_shortest(words)] = 0
         chosen = np.flatnonzero(span_of >= 0)
         sizes = words[chosen, 1] - words[chosen, 0]
         return Choice(_positions(words[chosen]), np.repeat(span_of[chosen], sizes))
 
     def span_lengths(self, count: int, key: random.Key) -> np.ndarray:
-        """Returns random numbers of words, int64 [count], each in 1..max_words."""
+        """Returns the lengths of random spans in words, int64 [count], each in 1..max_words."""
         length = np.arange(1, self.p.max_words + 1)
         shares = self.p.geometric * (1 - self.p.geometric) ** (length - 1)
         ends = np.cumsum(shares / shares.sum())
         ends[-1] = 1.0
         return length[np.searchsorted(ends, random.uniform(key, count), side="right")]
+
+
+def _shortest(words: np.ndarray) -> list[int]:
+    """Returns the index of the first of the shortest words, [1], or [] without words."""
+    return [int((words[:, 1] - words[:, 0]).argmin())] if len(words) else []
 
 
 def _shuffle(size: int, key: random.Key) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""BERT: an encoder of tokens, and the head that predicts masked ones.
+"""BERT: an encoder of tokens, and the head that predicts masked tokens.
 
     logits of chosen tokens [B, K, V]                         logits of pairs, classes, spans
                 MaskedHead                                           heads of tasks
@@ -13,7 +13,7 @@ Axes: B batch, T positions, K chosen positions, D model width, V vocabulary, S t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lingo.config import ranges
@@ -44,7 +44,7 @@ from lingo.ops.activations import Activation, activate
 from tasks.tokens import embed_tokens, stack_inputs, with_position_ids
 
 INIT = TruncatedNormal.params(stddev=0.02)
-"""The initial values of all matrices and tables (Devlin et al. 2019, the authors' program)."""
+"""Initializer of all matrices and tables, as in the authors' program."""
 
 NORM = LayerNorm.params(epsilon=1e-12)
 
@@ -58,11 +58,11 @@ LAYER = TransformerLayer.params(
 """The layer of BERT (Devlin et al. 2019, sec. 3); experiments set the number of its heads."""
 
 DENSE = Linear.params(use_bias=True, init=INIT, axes=("embed", None))
-"""A product with bias, whose matrix a mesh splits as tables: only where "embed" is split."""
+"""A linear layer with bias. A mesh splits its matrix along "embed" only."""
 
 
 class TypeEmbedding(Layer):
-    """A trained vector for each type of text, such as the first and the second of a pair.
+    """A trained vector for each type of text, such as the first or second text of a pair.
 
     Weights:
         table: [S, D].
@@ -84,7 +84,7 @@ class TypeEmbedding(Layer):
 
     def __call__(self, types: tf.Tensor) -> tf.Tensor:
         """Returns the vectors, [B, T, D], in the layer's dtype, of types, int32 [B, T], below S."""
-        # a product: the gradient of a lookup would add up all positions in a few rows
+        # a product, as the gradient of a lookup would sum all positions in a few rows
         one_hot = tf.one_hot(types, self.p.num_types, dtype=self.p.dtype)
         return tf.einsum("bts,sd->btd", one_hot, self.table)
 
@@ -99,20 +99,20 @@ class TypeEmbedding(Layer):
 class Bert(Layer):
     """An encoder that sees both sides of each token (Devlin et al. 2019, sec. 3).
 
-    The sum of three vectors, of the token, its position and its type, is normalized; then come
-    layers that normalize after each sum. `pool` maps the first position, [CLS], to one vector of a
-    text.
+    Each position has the normalized sum of three vectors: of the token, its position and its type.
+    Then come layers that normalize after each residual sum. `pool` maps the first position, [CLS],
+    to one vector of the whole text.
     """
 
     dim: int  # width of the stack
     vocab_size: int  # number of token ids; the task offers it
-    embedding: Embedding = Embedding.params(init=INIT)  # a vector for each token
+    embedding: Embedding = Embedding.params(init=INIT)  # a vector for each token id
     positions: LearnedPositions = LearnedPositions.params(max_length=512, init=INIT)
-    types: TypeEmbedding | None = TypeEmbedding  # None: all text is of one type
+    types: TypeEmbedding | None = TypeEmbedding  # None: `types` are ignored
     norm: Norm = NORM  # of the sum of the vectors
     dropout_rate: float = 0.1  # of the normalized sum
     stack: Stack = Stack.params(layer=LAYER)  # the layers
-    pooler: Linear | None = DENSE  # of position 0, before a tanh; None: `pool` is not used
+    pooler: Linear | None = DENSE  # of position 0, before a tanh; None: no `pool`
 
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
@@ -134,7 +134,7 @@ class Bert(Layer):
         Args:
             tokens: int32 [B, T], below V.
             types: int32 [B, T], below S; None: zeros. Ignored if the model has no types.
-            inputs: `segments`, which hide padding and other documents, and `position_ids`.
+            inputs: `segments`, as tokens see only their own segment, and `position_ids`.
         """
         inputs = with_position_ids(inputs, tokens)
         x = embed_tokens(
@@ -151,9 +151,9 @@ class Bert(Layer):
         return self.stack(x, inputs=stack_inputs(self.stack, tokens, inputs, table=None))
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns a vector of each text, [B, D], in the layer's dtype, from the result of a call.
+        """Returns a vector for each text, [B, D], in the layer's dtype.
 
-        `x` is [B, T, D], any float type. Raises ParamError without a pooler.
+        `x` is the result of a call, [B, T, D], any float type. Raises ParamError without a pooler.
         """
         if self.pooler is None:
             raise ParamError(
@@ -173,9 +173,9 @@ class Bert(Layer):
 class MaskedHead(Layer):
     """Computes logits of masked tokens with the table of the input (Devlin et al. 2019, sec. 3.1).
 
-    A product with an activation and a norm come before the product with the table, as in the
-    authors' program. It gets chosen positions only, by `select_positions`: there are mostly more
-    logits than all other activations.
+    A linear layer, an activation and a norm come before the product with the table, as in the
+    authors' program. It gets the chosen positions only, as logits of all positions would be the
+    largest tensor; `select_positions` selects them.
 
     Weights:
         bias: [V], added to the logits, initially zeros.
@@ -184,7 +184,7 @@ class MaskedHead(Layer):
     dim: int  # D, width of the input
     vocab_size: int  # V; the task offers it
     dense: Linear = DENSE  # before the activation
-    activation: Activation = "gelu"  # after it
+    activation: Activation = "gelu"  # after `dense`
     norm: Norm = NORM  # before the product with the table
 
     positionwise = True
@@ -199,8 +199,8 @@ class MaskedHead(Layer):
     def __call__(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
         """Returns float32 logits [B, K, V] of chosen positions.
 
-        `x`, [B, K, D], are vectors of `Bert`, and `embedding`, [V, D], is the table of its tokens;
-        both have any float type.
+        `x`, [B, K, D], has vectors of `Bert`, and `embedding`, [V, D], is its table of tokens. Both
+        have any float type.
         """
         x = self.norm(activate(self.dense(x), self.p.activation))
         x = annotate(x, "batch", None, "embed")
@@ -217,16 +217,22 @@ class MaskedHead(Layer):
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         hidden = Residual(1, tuple(call.shape), ("batch", None, "embed"))
-        others = ACTIVATION_COPIES[self.p.activation] + 1  # those, the norm's two, less `hidden`
+        others = ACTIVATION_COPIES[self.p.activation] + 1  # and the norm's two, without `hidden`
         return [hidden, hidden._replace(copies=others, is_elementwise=True)]
+
+
+def check_vocab_size(vocab_size: int, offers: Mapping[str, Any]) -> None:
+    """Raises ParamError if an input offers more token ids than a task has."""
+    if (size := offers.get("vocab_size", 0)) > vocab_size:
+        raise ParamError(f"task.vocab_size={vocab_size}, but the input has {size} token ids")
 
 
 def select_positions(x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     """Returns the vectors at some positions of each example.
 
-    It is a product with one-hot rows, which is exact: a mesh splits it and its gradient like any
-    product, and no gradient is added up in an order that may change. It costs 2 B K T D operations,
-    less than a thousandth of a BERT's.
+    A product with one-hot rows selects exactly. A mesh splits it and its gradient like any product,
+    and no gradient is summed in an order that may change. It costs 2 B K T D FLOPs, less than a
+    thousandth of the FLOPs of BERT-Base or BERT-Large.
 
     Args:
         x: [B, T, D], any float type.

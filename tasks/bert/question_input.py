@@ -1,4 +1,4 @@
-"""Questions with the texts that answer them, as rows for a model that marks a span.
+"""Rows of a question and the text that answers it, for a model that marks a span.
 
 Axes: B examples (rows), T tokens per row, N rows of an evaluation.
 """
@@ -6,6 +6,7 @@ Axes: B examples (rows), T tokens per row, N rows of an evaluation.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,7 +23,7 @@ from lingo.data.input import Input
 from lingo.data.prompt import Answer
 from lingo.metrics.text import answer_f1, answer_match
 from tasks.bert.questions import Question, QuestionSource, content_digest
-from tasks.bert.rows import ARRAYS, blank_rows, fill_row, row_specs
+from tasks.bert.rows import ROW_ARRAYS, blank_rows, fill_row, row_specs
 
 _NUM_SPECIAL = 3  # [CLS] question [SEP] text [SEP]
 
@@ -30,32 +31,32 @@ _NUM_SPECIAL = 3  # [CLS] question [SEP] text [SEP]
 class _Encoded(NamedTuple):
     question: np.ndarray  # int32 [its tokens]
     context: np.ndarray  # int32 [its tokens]
-    offsets: np.ndarray  # int64 [tokens of the context, 2], first and last character + 1 of each
-    answer: tuple[int, int]  # first and last token of the context that the answer has
+    offsets: np.ndarray  # int64 [tokens of the context, 2], first character, and one after the last
+    answer: tuple[int, int]  # first and last token of the answer in the context
 
 
 class Window(NamedTuple):
-    """A part of a question's text, which a row has room for."""
+    """The part of a question's text that is in one row."""
 
-    question: int  # its index
-    begin: int  # first token of the text
-    end: int  # after the last
+    question: int  # index of the question
+    begin: int  # first token of the part
+    end: int  # one after its last token
 
 
 class QuestionInput(Input):
     """Rows `[CLS] question [SEP] text [SEP]`, with the span of the answer (Devlin et al. 2019).
 
-    A text that is too long has several rows, every `stride` tokens. A row without the whole answer
-    has its span at [CLS].
+    A text that is too long has several rows, which begin `stride` tokens apart. In a row without
+    the whole answer, the span is [CLS].
     """
 
     source: QuestionSource  # where questions are
     tokenizer: LibraryTokenizer  # how texts become integers, and where tokens are in the text
-    length: int = 384  # tokens a row
+    length: int = 384  # T, tokens a row
     stride: int = 128  # tokens between the beginnings of two rows of one text
-    max_question: int = 64  # tokens of a question; the others are left out
-    max_answer: int = 30  # tokens of the longest span that is an answer
-    shuffle: bool = True  # a new order each epoch; False: as they stand
+    max_question: int = 64  # tokens of a question; later ones are left out
+    max_answer: int = 30  # tokens of the longest predicted answer
+    shuffle: bool = True  # a new order of rows each epoch; False: the source's order
 
     measures: ClassVar[tuple[str, ...]] = ("exact_match", "f1")
 
@@ -66,7 +67,7 @@ class QuestionInput(Input):
         if (room := p.length - p.max_question - _NUM_SPECIAL) < p.stride:
             raise ParamError(
                 f"length={p.length} leaves {room} tokens for a text after max_question="
-                f"{p.max_question}, fewer than stride={p.stride}: tokens would be in no row"
+                f"{p.max_question}, fewer than stride={p.stride}: some tokens would be in no row"
             )
 
     def setup(self) -> None:
@@ -91,7 +92,7 @@ class QuestionInput(Input):
 
         Returns:
             `tokens`, `types`, `segments`: int32 [B, T], as `fill_row` writes them;
-            `starts`, `ends`: int32 [B], first and last token of the answer, 0 without one.
+            `starts`, `ends`: int32 [B], first and last token of the answer; 0 in a row without it.
         """
         out = blank_rows(len(numbers), length=self.p.length, tokenizer=self.tokenizer)
         out |= {name: np.zeros(len(numbers), np.int32) for name in ("starts", "ends")}
@@ -102,7 +103,7 @@ class QuestionInput(Input):
             window = self.windows[index]
             encoded = self._encoded[window.question]
             context = encoded.context[window.begin : window.end]
-            row = {name: out[name][i] for name in ARRAYS}
+            row = {name: out[name][i] for name in ROW_ARRAYS}
             fill_row(row, [encoded.question, context], tokenizer=self.tokenizer)
             first, last = encoded.answer
             if window.begin <= first and last < window.end:
@@ -132,17 +133,20 @@ class QuestionInput(Input):
     def score(self, predictions: Mapping[str, np.ndarray]) -> tuple[dict[str, float], list[Answer]]:
         """Returns exact match and F1 by SQuAD's rules, each in 0..1, and the answers.
 
-        `predictions` has `start_logits` and `end_logits`, float32 [N, T], of the first N rows. The
-        span of at most `max_answer` tokens with the largest sum of both, over all rows of a
-        question, is its answer, copied from the text with case and spaces. If there are several
-        right answers, the most similar one counts (Rajpurkar et al. 2016, sec. 6.1).
+        `predictions` has `start_logits` and `end_logits`, float32 [N, T], of the first N rows. A
+        question's answer is the span of at most `max_answer` tokens with the largest sum of both
+        logits in all of its rows, copied from the text with case and spaces. The most similar right
+        answer counts (Rajpurkar et al. 2016, sec. 6.1). Only questions whose rows are all
+        predicted are scored; both scores are NaN if no question is.
         """
         rows = self._order.indices(np.arange(len(predictions["start_logits"])))
+        num_missing = Counter(window.question for window in self.windows)
         best: dict[int, tuple[float, str]] = {}
         for row, starts, ends in zip(
             rows.tolist(), predictions["start_logits"], predictions["end_logits"], strict=True
         ):
             window = self.windows[row]
+            num_missing[window.question] -= 1
             encoded, question = self._encoded[window.question], self.questions[window.question]
             first = len(encoded.question) + 2
             own = slice(first, first + window.end - window.begin)
@@ -153,15 +157,18 @@ class QuestionInput(Input):
                 best[window.question] = (score, text)
         answers, matches, shares = list[Answer](), list[float](), list[float]()
         for number, (_, text) in best.items():
+            if num_missing[number]:
+                continue
             question = self.questions[number]
             answers.append(Answer(question.question, question.answers[0], text))
             matches.append(max(answer_match(text, right) for right in question.answers))
             shares.append(max(answer_f1(text, right) for right in question.answers))
-        return {"exact_match": float(np.mean(matches)), "f1": float(np.mean(shares))}, answers
+        num = len(answers) or np.nan
+        return {"exact_match": sum(matches) / num, "f1": sum(shares) / num}, answers
 
     @functools.cached_property
     def windows(self) -> list[Window]:
-        """The part of a text in each row."""
+        """The part of a text in each row, in the source's order."""
         return [
             Window(number, begin, min(begin + room, size))
             for number, encoded in enumerate(self._encoded)
@@ -185,28 +192,31 @@ class QuestionInput(Input):
             if question.context not in contexts:
                 contexts[question.context] = self.tokenizer.locate(question.context)
             ids, offsets = contexts[question.context]
-            stop = question.start + len(question.answers[0])
-            inside = np.flatnonzero((offsets[:, 1] > question.start) & (offsets[:, 0] < stop))
+            stop = question.answer_start + len(question.answers[0])
+            inside = np.flatnonzero(
+                (offsets[:, 1] > question.answer_start) & (offsets[:, 0] < stop)
+            )
             if not len(inside):
                 raise DataError(
-                    f"{self.source.describe()}: question {question.id}: no token is in its answer"
-                    f" {question.answers[0][:40]!r}."
+                    f"{self.source.describe()}: question {question.id}: its answer"
+                    f" {question.answers[0][:40]!r} has no token."
                 )
             asked = self.tokenizer.encode(question.question)[: self.p.max_question]
             found.append(_Encoded(asked, ids, offsets, (int(inside[0]), int(inside[-1]))))
         return found
 
     def _read(self, progress: Progress | None) -> list[Question]:
-        found = self.source.questions(progress=progress)
-        if not found:
+        questions = self.source.questions(progress=progress)
+        if not questions:
             raise DataError(f"{self.source.describe()} has no question.")
-        return found
+        return questions
 
 
 def best_span(starts: np.ndarray, ends: np.ndarray, *, max_length: int) -> tuple[float, int, int]:
-    """Returns the largest sum of a start and an end, and both positions; the first of equal ones.
+    """Returns the largest sum of a start and an end logit, and the positions of both.
 
-    `starts` and `ends` are floats [tokens]; a span has 1 to `max_length` tokens.
+    `starts` and `ends` are floats [tokens]; a span has 1 to `max_length` tokens. The first of equal
+    spans wins.
 
     >>> best_span(np.array([0.0, 5.0, 1.0]), np.array([9.0, 0.0, 2.0]), max_length=3)
     (9.0, 0, 0)

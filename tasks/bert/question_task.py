@@ -1,10 +1,11 @@
-"""Question answering by spans: the first and the last token of the answer in a given text.
+"""Question answering by spans: the first and the last token of the answer in a text.
 
 Axes: B batch, T positions, D model width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from lingo.layers.linear import Linear
 from lingo.learner.task import Batch, Task
 from lingo.metrics.metric import weighted_mean
 from lingo.ops.losses import cross_entropy
-from tasks.bert.model import DENSE, Bert
+from tasks.bert.model import DENSE, Bert, check_vocab_size
 
-_HIDDEN = np.float32(-1e9)  # logit of padding
+_PADDING_LOGIT = np.float32(-1e9)
 
 
 class QuestionAnswering(Task):
@@ -33,12 +34,15 @@ class QuestionAnswering(Task):
 
     model: Bert = Bert.params(pooler=None)  # from tokens to vectors
     vocab_size: int  # number of token ids; the input offers it
-    head: Linear = DENSE  # from a vector to the logits of a first and of a last token
+    head: Linear = DENSE  # from a token's vector to the logits of being first and being last
 
     def setup(self) -> None:
         p = self.p
         self.model = p.model.build(vocab_size=p.vocab_size)
         self.head = p.head.build(dim=p.model.dim, output_dim=2)
+
+    def check_input(self, offers: Mapping[str, Any]) -> None:
+        check_vocab_size(self.p.vocab_size, offers)
 
     def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
         return super().loss_denominators(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}
@@ -50,7 +54,7 @@ class QuestionAnswering(Task):
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
         logits = self._logits(batch)
         guesses = tf.argmax(logits, axis=-1, output_type=tf.int32)
-        is_right = tf.reduce_all(tf.equal(guesses, _ends(batch)), axis=-1)
+        is_right = tf.reduce_all(tf.equal(guesses, _answer_spans(batch)), axis=-1)
         return {
             "loss": weighted_mean(_span_losses(logits, batch), batch["weights"]),
             "accuracy": weighted_mean(is_right, batch["weights"]),
@@ -73,14 +77,14 @@ class QuestionAnswering(Task):
         segments = batch["segments"]
         x = self.model(batch["tokens"], types=batch["types"], inputs=CallInputs(segments=segments))
         logits = tf.transpose(tf.cast(self.head(x), tf.float32), [0, 2, 1])
-        return tf.where(segments[:, None] > 0, logits, _HIDDEN)
+        return tf.where(segments[:, None] > 0, logits, _PADDING_LOGIT)
 
 
-def _ends(batch: Batch) -> tf.Tensor:
+def _answer_spans(batch: Batch) -> tf.Tensor:
     """Returns the first and the last token of each answer, int32 [B, 2]."""
     return tf.stack([batch["starts"], batch["ends"]], axis=1)
 
 
 def _span_losses(logits: tf.Tensor, batch: Batch) -> Any:
-    """Returns the mean of both cross-entropies of each row, float32 [B], for logits [B, 2, T]."""
-    return tf.reduce_mean(cross_entropy(logits, _ends(batch)), axis=-1)
+    """Returns each row's mean of both cross-entropies, float32 [B], for logits [B, 2, T]."""
+    return tf.reduce_mean(cross_entropy(logits, _answer_spans(batch)), axis=-1)

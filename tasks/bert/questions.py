@@ -1,4 +1,4 @@
-"""Questions that a span of a given text answers: SQuAD's files, and questions over docstrings."""
+"""Questions that a span of a text answers: SQuAD's files, and questions about docstrings."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lingo.config import ranges
-from lingo.config.params import Configurable
+from lingo.config.base.types import FilePath
+from lingo.config.params import Configurable, ParamError
 from lingo.data.files import DataError
 from lingo.data.index import Progress, open_index
-from lingo.data.record_source import MatchingFiles, PythonPackages
+from lingo.data.record_source import TextFiles
 from lingo.datasets.docstrings import Docstrings
 
 _MAX_BYTES = 1 << 30  # of a file of questions
@@ -25,17 +26,17 @@ _MIN_ANSWER, _MAX_ANSWER = 4, 120  # characters
 
 
 class Question(NamedTuple):
-    """A question about a text, with its answers."""
+    """A question about a text, and its right answers."""
 
     id: str
     context: str
     question: str
-    answers: tuple[str, ...]  # the right ones, at least one
-    start: int  # character of the context where the first answer begins
+    answers: tuple[str, ...]  # one or more
+    answer_start: int  # character of the context where the first answer begins
 
 
 class QuestionSource(Configurable, interface=True):
-    """Where questions are. They fit into memory."""
+    """A source of questions, which fit into memory."""
 
     def questions(self, *, progress: Progress | None = None) -> list[Question]:
         """Returns all questions in one fixed order; raises DataError if they cannot be read."""
@@ -46,36 +47,40 @@ class QuestionSource(Configurable, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no description")
 
 
-class SquadFiles(MatchingFiles, QuestionSource):
+class SquadFiles(QuestionSource):
     """Files in the format of SQuAD 1.1 (Rajpurkar et al. 2016), such as `train-v1.1.json`.
 
-    Every question has an answer that is a part of its text. Those of SQuAD 2.0 without one are an
-    error.
+    Every question needs an answer in its text; SQuAD 2.0's unanswerable questions raise DataError.
     """
 
-    unit: ClassVar[str] = "file"
+    pattern: FilePath  # a path, or a glob such as ~/squad/train*.json
+
+    def check(self) -> None:
+        if not self.p.pattern:
+            raise ParamError("pattern is empty: give a path or a glob, such as ~/squad/train*.json")
 
     def questions(self, *, progress: Progress | None = None) -> list[Question]:
         del progress
-        found: list[Question] = []
-        for file in self.files():
+        questions: list[Question] = []
+        for file in TextFiles.params(pattern=self.p.pattern).build().files():
             if file.size > _MAX_BYTES:
-                raise DataError(
-                    f"{file.path} has more than the {_MAX_BYTES:,} bytes that are read."
-                )
-            found.extend(read_squad(file.read(0, file.size), file.path))
-        return found
+                raise DataError(f"{file.path} is larger than the {_MAX_BYTES:,} bytes allowed.")
+            questions.extend(read_squad(file.read(0, file.size), file.path))
+        return questions
+
+    def describe(self) -> str:
+        return f"SquadFiles(pattern={self.p.pattern!r})"
 
 
 def read_squad(data: bytes, path: str) -> Iterator[Question]:
     """Yields the questions of a file in SQuAD's format; `path` is for errors.
 
-    Raises DataError that names the article and the question which have another form.
+    Raises DataError, which names the article and the question, for another format.
     """
     try:
         articles = json.loads(data)["data"]
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise DataError(f"{path}: it is no JSON: {error}") from None
+    except (ValueError, RecursionError) as error:  # also an integer of too many digits
+        raise DataError(f"{path} is not JSON: {error}") from None
     except (KeyError, TypeError):
         raise DataError(f'{path}: SQuAD\'s files are objects with a list "data".') from None
     where = path
@@ -95,10 +100,10 @@ def read_squad(data: bytes, path: str) -> Iterator[Question]:
 
 
 def _squad_question(question: Any, context: str, where: str) -> Question:
-    answers = [(_text(one["text"]), int(one["answer_start"])) for one in question["answers"]]
+    answers = [(_text(one["text"]), _index(one["answer_start"])) for one in question["answers"]]
     if not answers:
         raise DataError(
-            f"{where} has no answer. SQuAD 2.0 has such questions: leave them out of the file."
+            f"{where} has no answer: leave SQuAD 2.0's unanswerable questions out of the file."
         )
     (text, start), texts = answers[0], tuple(dict.fromkeys(text for text, _ in answers))
     if not text or context[start : start + len(text)] != text:
@@ -114,41 +119,47 @@ def _text(value: Any) -> str:
     return value.encode(errors="replace").decode()
 
 
-class DocstringQuestions(PythonPackages, QuestionSource):
+def _index(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(f"answer_start={value!r:.40} is not an integer of 0 or more")
+    return value
+
+
+class DocstringQuestions(QuestionSource):
     """Questions about the arguments and results of functions, answered by their docstrings.
 
-    Docstrings in Google's style list arguments as `name: description`. "What is NAME?" is answered
-    by the first sentence of the description, "What is returned?" by the first of `Returns:`. The
-    questions are templates; texts and answers are real. A docstring is held out with all of its
-    questions.
+    Docstrings in Google's style list arguments as `name: description`. The first sentence of the
+    description answers "What is NAME?", the first one of `Returns:` answers "What is returned?".
+    Questions come from these two templates; texts and answers are real. All questions about one
+    docstring are in the same split.
     """
 
+    source: Docstrings = Docstrings  # the docstrings, and their split
     max_characters: int = 800  # of a docstring; longer ones are left out
 
-    unit: ClassVar[str] = "docstring"
-
     def check(self) -> None:
-        super().check()
         ranges.check_positive(self.p, "max_characters")
 
+    def setup(self) -> None:
+        self.source = self.p.source.build()
+
     def questions(self, *, progress: Progress | None = None) -> list[Question]:
-        p = self.p
-        source = Docstrings.params(
-            packages=list(p.packages), split=p.split, heldout_fraction=p.heldout_fraction
-        ).build()
-        index = open_index(source, progress=progress)
+        index = open_index(self.source, progress=progress)
         texts = index.texts(np.arange(len(index.units)))
         docstrings = [text.decode() for text in texts]
         return [
             question
             for docstring in docstrings
-            if len(docstring) <= p.max_characters
+            if len(docstring) <= self.p.max_characters
             for question in docstring_questions(docstring)
         ]
 
+    def describe(self) -> str:
+        return f"questions about {self.source.describe()}, max_characters={self.p.max_characters}"
+
 
 def docstring_questions(text: str) -> Iterator[Question]:
-    """Yields the questions about a docstring without its indentation.
+    """Yields the questions about a docstring, whose indentation is removed.
 
     >>> text = "Adds.\\n\\nArgs:\\n  x: A number. Any.\\n"
     >>> [(one.question, one.answers) for one in docstring_questions(text)]
@@ -157,14 +168,14 @@ def docstring_questions(text: str) -> Iterator[Question]:
     for section in _SECTION.finditer(text):
         name, body = section[1], section[2]
         if name == "Returns":
-            starts = [("What is returned?", len(body) - len(body.lstrip()))]
+            begins = [("What is returned?", len(body) - len(body.lstrip()))]
         else:
             items = list(_ARGUMENT.finditer(body))
             indentation = min((item[1] for item in items), key=len, default="")
-            starts = [
+            begins = [
                 (f"What is {item[2]}?", item.end()) for item in items if item[1] == indentation
             ]
-        for question, begin in starts:
+        for question, begin in begins:
             answer = first_sentence(body[begin:])
             start = section.start(2) + begin
             if _MIN_ANSWER <= len(answer) <= _MAX_ANSWER and text[start:].startswith(answer):
@@ -173,19 +184,19 @@ def docstring_questions(text: str) -> Iterator[Question]:
 
 
 def first_sentence(text: str) -> str:
-    """Returns a text up to the end of its first sentence or paragraph, or to its next item.
+    """Returns a text up to the end of its first sentence or paragraph, or up to its next item.
 
     >>> first_sentence("A float, at least 0. Others fail.")
     'A float, at least 0'
     """
     end = _SENTENCE_END.search(text)
-    found = text[: end.start()] if end else text
-    item = _ARGUMENT.search(found)
-    return (found[: item.start()] if item else found).strip()
+    sentence = text[: end.start()] if end else text
+    item = _ARGUMENT.search(sentence)
+    return (sentence[: item.start()] if item else sentence).strip()
 
 
 def content_digest(questions: Sequence[Question]) -> str:
-    """Returns another string whenever questions change: a SHA-256, hexadecimal."""
+    """Returns the SHA-256 of questions, hexadecimal."""
     digest = hashlib.sha256()
     for question in questions:
         digest.update(json.dumps(question).encode())

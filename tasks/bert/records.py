@@ -1,9 +1,9 @@
 """BERT's pre-training rows from TFRecord files in the layout of MLPerf's benchmark.
 
-A record is a tf.train.Example, as the benchmark's program writes them: lists of integers
+The benchmark's program writes records of the type tf.train.Example. They have lists of integers:
 `input_ids`, `input_mask`, `segment_ids` (T each), `masked_lm_positions`, `masked_lm_ids` (K each)
-and `next_sentence_labels` (one), and the floats `masked_lm_weights` (K). Which tokens are masked
-was chosen when the files were written.
+and `next_sentence_labels` (one); and a list of floats, `masked_lm_weights` (K). The program chose
+the masked tokens when it wrote the files.
 
 Axes: B examples (rows), T tokens per row, K predictions per row.
 """
@@ -31,9 +31,9 @@ from lingo.data.sources import tfrecord
 class Column(NamedTuple):
     """An array of a row."""
 
-    feature: str  # its name in the records
-    size: str  # the field that tells how many numbers it has, or "" for one
-    limit: str  # the field below which they are, or "" for 0 and 1
+    feature: str  # name in the records
+    size_field: str  # field with its length, "" for one number
+    limit_field: str  # field with its exclusive upper bound, "" for 2
 
 
 _COLUMNS = {
@@ -49,14 +49,14 @@ _FLOATS = "masked_weights"
 
 
 class BertExamples(DecodedRecords, MatchingFiles):
-    """Rows in TFRecord files. A document has the arrays of a row, one after the other.
+    """Rows in TFRecord files. A document is the bytes of a row's arrays, one after the other.
 
-    A `BertRecords` gives its source `length`, `max_predictions` and `vocab_size`.
+    A `BertRecords` passes `length`, `max_predictions` and `vocab_size` down to its source.
     """
 
     length: int  # T, tokens a row
-    max_predictions: int  # K, tokens to predict in a row, at most
-    vocab_size: int  # all tokens are below
+    max_predictions: int  # K, the most tokens to predict in a row
+    vocab_size: int  # all token ids are smaller
 
     checksums: ClassVar[bool] = True
 
@@ -70,30 +70,30 @@ class BertExamples(DecodedRecords, MatchingFiles):
         return b"".join(array.tobytes() for array in arrays)
 
     def dtype(self) -> np.dtype:
-        """Returns the structure of a document, whose fields are the arrays of a row, [T] or [K]."""
+        """Returns the structured type of a document: its fields are a row's arrays, [T] or [K]."""
         return np.dtype(
             [(name, _dtype(name), self._shape(column)) for name, column in _COLUMNS.items()]
         )
 
     def _shape(self, column: Column) -> tuple[int, ...]:
-        return (getattr(self.p, column.size),) if column.size else ()
+        return (getattr(self.p, column.size_field),) if column.size_field else ()
 
     def _read(self, features: Mapping[str, Any], name: str, where: str) -> np.ndarray:
-        """Returns an array of a row, [T], [K] or [1]; raises CorruptRecord if it is another."""
-        feature, size, limit = _COLUMNS[name]
+        """Returns an array of a row, [T], [K] or [1]; raises CorruptRecord for wrong numbers."""
+        feature, size_field, limit_field = _COLUMNS[name]
         read = tfrecord.floats if name == _FLOATS else tfrecord.integers
         array = read(features, feature, where)
-        wanted = getattr(self.p, size) if size else 1
+        wanted = getattr(self.p, size_field) if size_field else 1
         if len(array) != wanted:
             kind = "floats" if name == _FLOATS else "integers"
-            reason = f"{size}={wanted}" if size else "one"
+            reason = f"{size_field}={wanted}" if size_field else "one"
             raise CorruptRecord(
                 f"{where}: feature {feature!r} has {len(array)} {kind}, not {reason}."
             )
-        most = getattr(self.p, limit) - 1 if limit else 1
+        most = getattr(self.p, limit_field) - 1 if limit_field else 1
         is_wrong = ~((array >= 0) & (array <= most))  # also NaN
         if is_wrong.any():
-            reason = f", as {limit}={most + 1}" if limit else ""
+            reason = f", as {limit_field}={most + 1}" if limit_field else ""
             raise CorruptRecord(
                 f"{where}: feature {feature!r} has {array[is_wrong][0]}, but its numbers are from 0"
                 f" to {most}{reason}."
@@ -104,16 +104,16 @@ class BertExamples(DecodedRecords, MatchingFiles):
 class BertRecords(Input):
     """Rows for BERT's pre-training in TFRecord files, each once per epoch, in a new order.
 
-    Opening the data reads and checks all files once; later runs use the index that is made of them.
+    The first run reads and checks all files, and keeps an index of them for later runs.
 
-    Batches have the arrays of `BertInput` with pairs; T is `length`, K `max_predictions`.
+    Batches have the arrays of `BertInput` with pairs; T is `length`, K is `max_predictions`.
     """
 
     source: BertExamples = REQUIRED  # BertExamples(pattern=...), a path or glob
     length: int = 512  # T, tokens a row
-    max_predictions: int = 76  # K, tokens to predict in a row, at most
-    vocab_size: int = 30_522  # ids of the vocabulary that the records were made with
-    shuffle: bool = True  # a new order each epoch; False: as they stand
+    max_predictions: int = 76  # K, the most tokens to predict in a row
+    vocab_size: int = 30_522  # token ids of the vocabulary that made the records
+    shuffle: bool = True  # a new order each epoch; False: the files' order
 
     def check(self) -> None:
         super().check()
@@ -140,13 +140,12 @@ class BertRecords(Input):
         return len(self.index.size)
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of a batch by `example_id`, int64 [B]; beyond one pass, zeros."""
+        """Returns a batch's arrays by `example_id`, int64 [B]; beyond a single pass, zeros."""
         has_content = self.p.repeat | (numbers < self.num_examples())
         rows = np.zeros(len(numbers), self.source.dtype())
         texts = self.index.texts(self._order().indices(numbers[has_content]))
         rows[has_content] = np.frombuffer(b"".join(texts), rows.dtype)
-        native = {name: np.ascontiguousarray(rows[name]) for name in _COLUMNS}
-        return {name: array.astype(_dtype(name)[1:]) for name, array in native.items()}
+        return {name: rows[name].astype(_dtype(name)[1:]) for name in _COLUMNS}
 
     def specs(self) -> dict[str, ArraySpec]:
         size, fields = self.p.batch_size, self.source.dtype().fields or {}
@@ -176,5 +175,5 @@ class BertRecords(Input):
 
 
 def _dtype(name: str) -> str:
-    """Returns the type of an array in a document, the same on every machine."""
+    """Returns the type of an array in a document, little-endian on every machine."""
     return "<f4" if name == _FLOATS else "<i4"

@@ -12,18 +12,18 @@ import numpy as np
 from lingo.data.array_spec import ArraySpec
 from lingo.data.tokenizer import Tokenizer
 
-ARRAYS = ("tokens", "types", "segments")
-"""What a row has of its texts."""
+ROW_ARRAYS = ("tokens", "types", "segments")
+"""The arrays of a row that hold its texts."""
 
 
 def row_specs(num_rows: int, *, length: int) -> dict[str, ArraySpec]:
-    """Returns name -> (shape, dtype) of `ARRAYS`, [B, T]."""
-    return {name: ((num_rows, length), "int32") for name in ARRAYS}
+    """Returns name -> (shape, dtype) of `ROW_ARRAYS`, [B, T]."""
+    return {name: ((num_rows, length), "int32") for name in ROW_ARRAYS}
 
 
 def blank_rows(num_rows: int, *, length: int, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-    """Returns `ARRAYS` of rows with nothing but padding, int32 [B, T]."""
-    out = {name: np.zeros((num_rows, length), np.int32) for name in ARRAYS}
+    """Returns `ROW_ARRAYS` of rows of padding, int32 [B, T]."""
+    out = {name: np.zeros((num_rows, length), np.int32) for name in ROW_ARRAYS}
     out["tokens"][:] = tokenizer.pad_id
     return out
 
@@ -31,10 +31,10 @@ def blank_rows(num_rows: int, *, length: int, tokenizer: Tokenizer) -> dict[str,
 def fill_row(
     row: Mapping[str, np.ndarray], texts: Sequence[np.ndarray], *, tokenizer: Tokenizer
 ) -> int:
-    """Writes one or two texts, int32 [their tokens], into `ARRAYS` of a blank row, int32 [T].
+    """Writes one or two texts, int32 [their tokens], into `ROW_ARRAYS` of a blank row, int32 [T].
 
-    `tokens` has the tokenizer's start, and an end after each text; `types` is the number of a
-    token's text, 0 or 1; `segments` is 1. Returns how many tokens the row has.
+    `tokens` gets the tokenizer's start, and its end after each text; `types` gets the number of
+    each token's text, 0 or 1; `segments` gets 1. Returns the number of tokens in the row.
     """
     at = 1
     row["tokens"][0] = tokenizer.start_id
@@ -47,13 +47,17 @@ def fill_row(
     return at
 
 
-def cut_pair(texts: Sequence[np.ndarray], *, max_tokens: int) -> list[np.ndarray]:
-    """Returns texts with at most `max_tokens` in all. The longest loses its last token repeatedly.
+def cut_texts(texts: Sequence[np.ndarray], *, max_tokens: int) -> list[np.ndarray]:
+    """Returns one or two texts with at most `max_tokens` in all, by cutting the longer one first.
 
-    >>> [ids.tolist() for ids in cut_pair([np.arange(5), np.arange(2)], max_tokens=5)]
+    Two texts are cut to the same length, up to one token, before the shorter one loses any.
+
+    >>> [ids.tolist() for ids in cut_texts([np.arange(5), np.arange(2)], max_tokens=5)]
     [[0, 1, 2], [0, 1]]
     """
-    sizes = [len(ids) for ids in texts]
-    while sum(sizes) > max_tokens:
-        sizes[sizes.index(max(sizes))] -= 1
-    return [ids[:size] for ids, size in zip(texts, sizes, strict=True)]
+    if len(texts) == 1:
+        return [texts[0][:max_tokens]]
+    first, second = texts
+    size = max(max_tokens - len(second), min(len(first), max_tokens // 2))
+    first = first[:size]
+    return [first, second[: max_tokens - len(first)]]

@@ -1,4 +1,4 @@
-"""The pre-training of BERT: masked tokens, and whether a text follows another.
+"""The pre-training of BERT: masked tokens, and whether the second text follows the first.
 
 Axes: B batch, T positions, K chosen positions, D model width, V vocabulary.
 """
@@ -18,7 +18,7 @@ from lingo.learner.task import Batch, Task
 from lingo.metrics.media import Media, Table, TokenIds
 from lingo.metrics.metric import weighted_mean
 from lingo.ops.losses import cross_entropy
-from tasks.bert.model import DENSE, Bert, MaskedHead, select_positions
+from tasks.bert.model import DENSE, Bert, MaskedHead, check_vocab_size, select_positions
 
 _CONTEXT = 8  # tokens on each side of a masked one, in tables
 _MAX_SHOWN = 100  # masked tokens in a table
@@ -27,28 +27,28 @@ _MAX_SHOWN = 100  # masked tokens in a table
 class BertPretraining(Task):
     """Two cross-entropies: of masked tokens, and of the next sentence (Devlin et al. 2019, 3.1).
 
-    The first is a mean over the masked tokens of the whole batch, the second over its texts, and
-    the loss is their sum, in nats. Examples of weight 0 are ignored. Batches without pairs have no
-    `is_random`: set `next_sentence=None`, which leaves out the pooler too, or keep the weights of
-    both as they are by the optimizer `Frozen`.
+    The first is a mean over the masked tokens of the whole batch, the second a mean over its rows.
+    The loss is their sum, in nats. Examples of weight 0 are ignored. A batch without `is_random`
+    has one text per row: set `next_sentence=None`, which also removes the pooler, or freeze both by
+    the optimizer `Frozen`.
 
-    Metrics are `masked_loss` and `masked_accuracy`, of pairs `next_sentence_loss` and
-    `next_sentence_accuracy`, and `loss`, the sum of the losses.
+    Metrics are `masked_loss`, `masked_accuracy`, `loss`, which is the sum of the losses, and for
+    pairs `next_sentence_loss` and `next_sentence_accuracy`.
 
-    Batches: `tokens`, `types` and `segments` (0: padding), int32 [B, T], and perhaps `positions`,
-    int32 [B, T]; `masked_positions` and `masked_ids`, the tokens before masking, int32 [B, K];
-    `masked_weights`, float32 [B, K], 1 or, after the last masked token, 0; `is_random`, int32 [B],
-    1 if the second text is not the one that follows the first; `weights`, float32 [B].
+    Batches: `tokens`, `types` and `segments` (0: padding), int32 [B, T], and optionally
+    `positions`, int32 [B, T]; `masked_positions` and `masked_ids`, the tokens before masking, int32
+    [B, K]; `masked_weights`, float32 [B, K], 1 for a masked token, then 0; `is_random`, int32 [B],
+    1 if the second text comes from another document; `weights`, float32 [B].
     """
 
     vocab_size: int  # V; the input offers it
     model: Bert = Bert  # from tokens to vectors
     head: MaskedHead = MaskedHead  # from vectors of masked tokens to logits
-    next_sentence: Linear | None = DENSE  # from the pooled vector to two logits; None: no pairs
+    next_sentence: Linear | None = DENSE  # from the pooled vector to 2 logits; None: one text a row
 
     def setup(self) -> None:
         p = self.p
-        # None: a pooler whose result nothing reads would never be trained
+        # without next_sentence nothing reads the pooler, and it would never be trained
         pooler = {"pooler": None} if p.next_sentence is None else {}
         self.model = p.model.build(vocab_size=p.vocab_size, **pooler)
         dim = self.model.p.dim
@@ -56,15 +56,12 @@ class BertPretraining(Task):
         self.next_sentence = p.next_sentence and p.next_sentence.build(dim=dim, output_dim=2)
         if self.next_sentence is not None and self.model.pooler is None:
             raise ParamError(
-                "next_sentence reads the pooled vector, and model.pooler=None: set"
+                "next_sentence reads the pooled vector, but model.pooler=None: set"
                 " next_sentence=None too, or give the model a pooler"
             )
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
-        if (size := offers.get("vocab_size", 0)) > self.p.vocab_size:
-            raise ParamError(
-                f"task.vocab_size={self.p.vocab_size}, but the input has {size} token ids"
-            )
+        check_vocab_size(self.p.vocab_size, offers)
 
     def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
         denominators = super().loss_denominators(batch)
@@ -100,30 +97,35 @@ class BertPretraining(Task):
         return {"masked_tokens": "masked_loss", "next_sentence": "next_sentence_loss"}
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the likeliest token at each chosen position, given both sides of it.
+        """Returns the likeliest token at each chosen position, given the text on both sides.
 
-        `tokens`, int32 [B, K], and `log_probs`, float32 [B, K], their log-probabilities, in nats.
-        If the batch has `masked_ids`, `target_log_probs`, float32 [B, K], belong to the true
-        tokens. Without `masked_positions`, all T positions are chosen. With a head for pairs,
-        `random_probs`, float32 [B], is the probability that the second text does not follow the
-        first. Values after the last masked token, or at padding, mean nothing.
+        Without `masked_positions` in the batch, all T positions are chosen. Values after the last
+        masked token, or at padding, have no meaning.
+
+        Returns:
+            `tokens`: int32 [B, K].
+            `log_probs`: float32 [B, K], their log-probabilities, in nats.
+            `target_log_probs`: float32 [B, K], log-probabilities of the true tokens; only if the
+                batch has `masked_ids`.
+            `random_probs`: float32 [B], the probability that the second text does not follow the
+                first; only with `next_sentence`.
         """
         x = self._encode(batch)
         logits = self._masked_logits(x, batch)
         tokens = tf.argmax(logits, axis=-1, output_type=tf.int32)
-        found = {"tokens": tokens, "log_probs": -cross_entropy(logits, tokens)}
+        results = {"tokens": tokens, "log_probs": -cross_entropy(logits, tokens)}
         if "masked_ids" in batch and "masked_positions" in batch:
-            found["target_log_probs"] = -cross_entropy(logits, batch["masked_ids"])
+            results["target_log_probs"] = -cross_entropy(logits, batch["masked_ids"])
         if self.next_sentence is not None:
-            found["random_probs"] = tf.nn.softmax(self._pair_logits(x))[:, 1]
-        return found
+            results["random_probs"] = tf.nn.softmax(self._pair_logits(x))[:, 1]
+        return results
 
     def summaries(
         self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
     ) -> dict[str, Media | float]:
-        """Returns a table of masked tokens: both sides, the input, the right token, the guess.
+        """Returns a table of masked tokens: their context, the input, the right token, the guess.
 
-        The arrays are a batch's, [B, ...], and the results of `predict`, [B, K].
+        `batch` has arrays [B, ...], and `predictions` the results of `predict`, [B, K].
         """
         places = np.argwhere(batch["masked_weights"] > 0)[:_MAX_SHOWN]
         if not len(places):
@@ -161,15 +163,15 @@ class BertPretraining(Task):
         return self.model(batch["tokens"], types=batch.get("types"), inputs=inputs)
 
     def _masked_logits(self, x: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """Returns logits, float32 [B, K, V], of vectors [B, T, D] at the chosen positions."""
+        """Returns logits at the chosen positions, float32 [B, K, V], for vectors [B, T, D]."""
         if "masked_positions" in batch:
             x = select_positions(x, batch["masked_positions"])
         return self.head(x, self.model.embedding.vectors())
 
     def _pair_logits(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns logits, float32 [B, 2], that a text follows and that it is random."""
+        """Returns logits of rows, float32 [B, 2]: the second text follows, or it is random."""
         if self.next_sentence is None:
-            raise ParamError("next_sentence=None has no logits of pairs")
+            raise ParamError("next_sentence=None: the task has no logits of pairs")
         return tf.cast(self.next_sentence(self.model.pool(x)), tf.float32)
 
 
@@ -181,7 +183,7 @@ def _masked_weights(batch: Batch) -> tf.Tensor:
 def _scores(
     name: str, logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
 ) -> dict[str, dict[str, tf.Tensor]]:
-    """Returns the states of loss and accuracy of logits [..., V]; the others are [...]."""
+    """Returns states of loss and accuracy for logits [..., V], labels [...] and weights [...]."""
     right = tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels
     return {
         f"{name}_loss": weighted_mean(cross_entropy(logits, labels), weights),

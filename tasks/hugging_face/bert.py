@@ -1,7 +1,7 @@
-"""Hugging Face's BERT (Devlin et al. 2019): as pre-training, or its encoder for another task.
+"""Hugging Face's BERT (Devlin et al. 2019): a task of pre-training, or an encoder for another task.
 
-A file may be of the encoder alone, with or without a pooler, or with heads; the names of its
-tensors tell. A head for classes or answers goes on in the task that has such a head.
+A file has the encoder, and may have a pooler and heads; the names of its tensors tell which. A task
+for classes or answers also reads the file's head.
 """
 
 from __future__ import annotations
@@ -18,39 +18,40 @@ from tasks.hugging_face.config import Config, HubModel
 
 _LAYER = r"model/stack/layers/(\d+)/"
 _WORDS = "embeddings.word_embeddings.weight"
+_VOCAB_SIZE = 30_522  # default of transformers' BertConfig
 
-# parts that models of these architectures have
+# architectures with a head of masked tokens, a head of pairs, a pooler
 _WITH_MASKED = ("BertForPreTraining", "BertForMaskedLM")
 _WITH_PAIRS = ("BertForPreTraining", "BertForNextSentencePrediction")
 _WITH_POOLER = (*_WITH_PAIRS, "BertModel", "BertForSequenceClassification")
 
 
 class HubEncoder(NamedTuple):
-    """A BERT of the hub for a task whose field `model` is a `Bert`, and `head` a `Linear`."""
+    """A BERT of the hub for a task with fields `model`, a `Bert`, and `head`, a `Linear`."""
 
     model: Params  # of the Bert
     fields: Mapping[str, Any]  # of the WarmStart that reads its weights
     vocab_size: int
-    max_length: int  # positions that it was trained on
+    max_length: int  # number of positions: the longest row
 
     def warm_start(self, path: str) -> Params:
-        """Returns the params of a WarmStart from the file or folder of the weights.
+        """Returns the params of a WarmStart from a file or folder of weights.
 
-        Weights that it does not read, such as a new head's, are drawn as ever.
+        Weights that it does not read, such as a new head's, are initialized at random.
         """
         return WarmStart.params(path=path, reshape=True, **self.fields)
 
 
 def configure_encoder(config: Config, *, pooler: bool, head: str = "") -> HubEncoder:
-    """Returns the encoder that a configuration describes, for a task of another kind.
+    """Returns the encoder that a configuration describes, for a task other than pre-training.
 
-    Raises ParamError for what lingo does not have.
+    Raises ParamError for a setting that lingo does not support.
 
     Args:
-        config: describes the model, and tells which tensors its file has.
-        pooler: whether the task reads the pooled vector. The weights of a pooler that the file
-            lacks, as one of BertForMaskedLM does, are drawn as ever.
-        head: what the file calls the task's head, such as "classifier"; its weights are read if the
+        config: the model's configuration, and the names of its file's tensors.
+        pooler: whether the task reads the pooled vector. If the file has no pooler, as files of
+            BertForMaskedLM, its weights are initialized at random.
+        head: the file's name of the task's head, such as "classifier"; its weights are read if the
             file has them.
     """
     model, names = _model(config), _Names(config)
@@ -71,17 +72,15 @@ def configure_encoder(config: Config, *, pooler: bool, head: str = "") -> HubEnc
         fields["transpose"] += ("model/pooler/w",)
     else:
         fields["skip"] = ("model/pooler/.*",)
-    return HubEncoder(model, fields, config["vocab_size"], config["max_position_embeddings"])
+    return HubEncoder(model, fields, config.size("vocab_size", _VOCAB_SIZE), _max_length(config))
 
 
 def _bert(config: Config) -> HubModel:
-    """Returns the task of pre-training; heads that a file lacks are drawn as ever."""
+    """Returns the task of pre-training; heads that a file lacks are initialized at random."""
     model, names = _model(config), _Names(config)
     rename, skip = names.encoder(), []
-    task = BertPretraining.params(model=model, vocab_size=config["vocab_size"])
-    task.head = MaskedHead.params(
-        activation=config.activation(config["hidden_act"]), norm=_norm(config)
-    )
+    task = BertPretraining.params(model=model, vocab_size=config.size("vocab_size", _VOCAB_SIZE))
+    task.head = MaskedHead.params(activation=_activation(config), norm=_norm(config))
     if names.has_masked:
         rename |= names.masked()
     else:
@@ -95,21 +94,21 @@ def _bert(config: Config) -> HubModel:
     elif names.has_pooler:
         skip.append("next_sentence/.*")
     fields = {"rename": rename, "transpose": (r".*/w(?:_\w+)?",), "skip": tuple(skip)}
-    return HubModel(task, fields, max_length=config["max_position_embeddings"])
+    return HubModel(task, fields, max_length=_max_length(config))
 
 
 class _Names:
-    """Which parts a file has, and the names of their tensors."""
+    """The parts that a file has, and the names of their tensors."""
 
     def __init__(self, config: Config) -> None:
         self._has, self._is_known = config.has_tensor, config.knows_tensors
-        architecture = (config.get("architectures") or [""])[0]
+        architecture = config.architecture()
         if self._is_known:
             is_alone = self._has(_WORDS)
         else:
             is_alone = architecture == "BertModel"
         self._prefix = "" if is_alone else "bert."
-        # files of 2018 have the names that TensorFlow's program gave to scale and bias of a norm
+        # files of 2018 have gamma and beta, the names of the authors' TensorFlow program
         self._is_old = not self._has(f"{self._prefix}embeddings.LayerNorm.weight")
         # without files the architecture tells which parts there are
         self.has_pooler = self._finds(
@@ -169,36 +168,45 @@ def _dense(ours: str, theirs: str) -> dict[str, str]:
 
 
 def _model(config: Config) -> Params:
-    """Returns the params of a Bert with a pooler; dropout is as the configuration says."""
+    """Returns the params of a Bert with a pooler, and with the configuration's dropout.
+
+    Entries that the configuration lacks have the defaults of transformers' BertConfig.
+    """
     config.expect(
         add_cross_attention=False,
         is_decoder=False,
         position_embedding_type="absolute",
         tie_word_embeddings=True,
     )
-    norm, dropout = _norm(config), float(config.get("hidden_dropout_prob", 0.0))
+    norm, dropout = _norm(config), config.number("hidden_dropout_prob", 0.1)
     layer = LAYER.copy().set(norm=norm, dropout_rate=dropout)
     layer.attention.set(
-        num_heads=config["num_attention_heads"],
-        dropout_rate=float(config.get("attention_probs_dropout_prob", 0.0)),
+        num_heads=config.size("num_attention_heads", 12),
+        dropout_rate=config.number("attention_probs_dropout_prob", 0.1),
     )
-    layer.ffn.set(
-        hidden_dim=config["intermediate_size"], activation=config.activation(config["hidden_act"])
-    )
+    layer.ffn.set(hidden_dim=config.size("intermediate_size", 3072), activation=_activation(config))
     model = Bert.params(
-        dim=config["hidden_size"],
+        dim=config.size("hidden_size", 768),
         norm=norm,
         dropout_rate=dropout,
-        stack=Stack.params(layer=layer, num_layers=config["num_hidden_layers"]),
+        stack=Stack.params(layer=layer, num_layers=config.size("num_hidden_layers", 12)),
         pooler=DENSE,
     )
-    model.all(LearnedPositions).set(max_length=config["max_position_embeddings"])
-    model.all(TypeEmbedding).set(num_types=config["type_vocab_size"])
+    model.all(LearnedPositions).set(max_length=_max_length(config))
+    model.all(TypeEmbedding).set(num_types=config.size("type_vocab_size", 2))
     return model
 
 
 def _norm(config: Config) -> Params:
-    return LayerNorm.params(epsilon=config["layer_norm_eps"])
+    return LayerNorm.params(epsilon=config.number("layer_norm_eps", 1e-12))
+
+
+def _activation(config: Config) -> str:
+    return config.activation(config.get("hidden_act", "gelu"))
+
+
+def _max_length(config: Config) -> int:
+    return config.size("max_position_embeddings", 512)
 
 
 ENCODERS: dict[str, Callable[[Config], HubModel]] = {"bert": _bert}

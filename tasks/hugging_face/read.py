@@ -1,4 +1,4 @@
-"""Reads the folder of a model of Hugging Face's hub: any `model_type` that lingo has.
+"""Reads the folder of a model of Hugging Face's hub, of any `model_type` that lingo has.
 
 config.json         ->  a task with a model of that shape     (`HubModel.task`)
 model.safetensors   ->  its weights, by a WarmStart           (`HubModel.warm_start`)
@@ -40,29 +40,30 @@ def read_model(folder: str | os.PathLike[str]) -> HubModel:
 def configure_model(config: Mapping[str, Any], *, tensors: Collection[str] = ()) -> HubModel:
     """Returns the model that a configuration describes; raises ParamError if lingo has none.
 
-    `tensors` are the names of the weights in its files: models with equal configurations may name
-    them differently. Without any, they are those that transformers gives them.
+    `tensors` are the names of the weights in its files, which may differ between models with equal
+    configurations. Without any, the weights are assumed to have the names of transformers.
     """
     kind = config.get("model_type", "")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         near = suggest(str(kind), KINDS)
         raise ParamError(f"model_type={kind!r} is not one of {', '.join(sorted(KINDS))}.{near}")
     return KINDS[kind](Config(config, tensors))
 
 
 def read_encoder(folder: str | os.PathLike[str], *, pooler: bool, head: str = "") -> HubEncoder:
-    """Returns the BERT in a folder for a task of another kind, such as classification.
+    """Returns the BERT in a folder for a task other than pre-training, such as classification.
 
-    `pooler` and `head` are as for `configure_encoder`. Raises ParamError if it is no BERT.
+    `pooler` and `head` are as for `configure_encoder`. Raises ParamError for another model.
     """
     config = read_config(folder)
-    if (kind := config.get("model_type")) not in ENCODERS:
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in ENCODERS:
         raise ParamError(f"model_type={kind!r} is no encoder: {', '.join(ENCODERS)} is wanted")
     return configure_encoder(Config(config, _tensor_names(folder)), pooler=pooler, head=head)
 
 
 def read_labels(folder: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Returns the names of the classes of a classifier in a folder; () if it names none."""
+    """Returns the class names of a classifier in a folder; () without complete names."""
     names = read_config(folder).get("id2label")
     if not isinstance(names, dict) or {*names} != {str(i) for i in range(len(names))}:
         return ()
@@ -75,15 +76,16 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_tokenizer(folder: str | os.PathLike[str], model: HubModel) -> Params | None:
-    """Returns the params of the tokenizer in a folder of a model; None if there is none.
+    """Returns the params of the tokenizer in a model's folder; None if bytes can replace it.
 
-    If the model has fewer ids than bytes need, or masks tokens, they are those of the missing
-    file, which an error will name, unless an override sets another tokenizer.
+    Bytes cannot if the model has too few ids for them or masks tokens. Then the params are of the
+    missing file, and opening it raises an error that names it, unless an override sets another
+    tokenizer.
     """
     if model.task.cls is BertPretraining:
         return read_word_pieces(folder, model.task.vocab_size)
     file, vocab_size = _path(folder) / TOKENIZER, model.task.vocab_size
-    has_tokenizer = os.path.lexists(file)  # what is no file is an error when it is opened
+    has_tokenizer = os.path.lexists(file)  # a broken link is an error when it is opened
     if not has_tokenizer and vocab_size >= ByteTokenizer.vocab_size:
         return None
     tokenizer = HuggingFaceTokenizer.params(file=str(file), vocab_size=vocab_size)
@@ -93,14 +95,14 @@ def read_tokenizer(folder: str | os.PathLike[str], model: HubModel) -> Params | 
 
 
 def read_word_pieces(folder: str | os.PathLike[str], vocab_size: int) -> Params:
-    """Returns the params of a BERT's tokenizer: of tokenizer.json, or else of vocab.txt.
+    """Returns the params of a BERT's tokenizer, from tokenizer.json or else from vocab.txt.
 
-    If a folder has neither, the error will name tokenizer.json when it is opened.
+    If a folder has neither, opening the tokenizer raises an error that names tokenizer.json.
     """
     path = _path(folder)
     if os.path.lexists(path / TOKENIZER) or not os.path.lexists(path / VOCABULARY):
         return HuggingFaceTokenizer.params(
-            file=str(path / TOKENIZER),
+            file=str(Path(folder) / TOKENIZER),  # "~" stays, the same for all users
             vocab_size=vocab_size,
             start="[CLS]",
             end="[SEP]",
@@ -109,7 +111,7 @@ def read_word_pieces(folder: str | os.PathLike[str], vocab_size: int) -> Params:
     settings = path / TOKENIZER_CONFIG
     found = _read_object(settings) if os.path.lexists(settings) else {}
     return WordPieces.params(
-        file=str(path / VOCABULARY),
+        file=str(Path(folder) / VOCABULARY),
         vocab_size=vocab_size,
         lowercase=bool(found.get("do_lower_case", True)),
     )
@@ -120,15 +122,15 @@ def _path(folder: str | os.PathLike[str]) -> Path:
 
 
 def _tensor_names(folder: str | os.PathLike[str]) -> Collection[str]:
-    """Returns the names of the tensors in a folder; none if it has only a configuration."""
+    """Returns the names of the tensors in a folder; () if it has only a configuration."""
     try:
         return find_source(_path(folder), step=None, averages=False).tensors
-    except UnusableSource:  # if the weights are read, this is raised again
+    except UnusableSource:  # reading the weights raises it again
         return ()
 
 
 def _added_token(tokenizer: Mapping[str, Any], number: int) -> str:
-    """Returns the added token of an id in a tokenizer.json, or ""."""
+    """Returns the added token with an id in a tokenizer.json, or ""."""
     added = tokenizer.get("added_tokens")
     for entry in added if isinstance(added, list) else []:
         match entry:

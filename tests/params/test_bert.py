@@ -10,6 +10,7 @@ import pytest
 import lingo
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
+from lingo.data.word_pieces import learn_word_pieces
 
 
 def count(experiment: Experiment) -> int:
@@ -30,6 +31,7 @@ def published(dim: int, layers: int, vocab: int, positions: int = 512) -> int:
         ("lm.bert.large_lamb", 336_226_108),
         ("mlperf.bert.v07", 336_226_108),
         ("mlperf.bert.v10", 336_226_108),
+        ("mlperf.bert.numbers", 216_278),
         ("lm.bert.tiny_bert", published(64, 4, 1000, 128) + 64 * 65 + 128 + 1000 + 2 * 65),
         ("lm.bert.tiny_questions", published(64, 4, 1000, 128) - 64 * 65 + 2 * 65),
         ("lm.bert.tiny_labels", published(64, 4, 1000, 128) + 2 * 65),
@@ -43,6 +45,33 @@ def test_counts_are_those_of_the_formula(name, weights):
 
 def test_the_small_bert_has_at_most_300_000_weights():
     assert count(lingo.get("lm.bert.tiny_bert").build()) <= 300_000
+
+
+def test_your_own_texts_have_padding_and_no_special_tokens_inside(tmp_path):
+    """tokenizer.json as it is published, without tokenizer_config.json."""
+    data = learn_word_pieces([b"the mask sep house [MASK]"], vocab_size=36, lowercase=True)
+    (tmp_path / "tokenizer.json").write_bytes(data)
+    train = lingo.get(f"lm.bert.base(folder={str(tmp_path)!r})").train_input
+    tokenizer = train.stages[0][0].tokenizer.set(vocab_size=40).build()
+    assert (tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id) == (0, 2, 3)
+    assert not {0, 2, 3, 4} & {*tokenizer.encode("the [MASK] [SEP] house").tolist()}
+
+
+def test_only_a_task_with_pairs_splits_its_texts():
+    separators = {
+        task: lingo.get(f"lm.bert.tiny_labels(task={task!r})").train_input.separator
+        for task in ("brackets", "docstring", "exception", "kind")
+    }
+    assert separators == {"brackets": None, "docstring": "\n", "exception": None, "kind": None}
+    assert lingo.get("huggingface.bert_labels").train_input.separator is None
+    pairs = lingo.get("huggingface.bert_labels(separator='|')")
+    assert pairs.eval_inputs["heldout"].separator == "|"
+
+
+def test_held_out_questions_are_about_held_out_docstrings():
+    params = lingo.get("lm.bert.tiny_questions")
+    inputs = (params.train_input, params.eval_inputs["heldout"])
+    assert [data.source.source.split for data in inputs] == ["train", "heldout"]
 
 
 def test_the_published_recipe_has_two_lengths_and_jumps():

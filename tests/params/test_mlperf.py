@@ -174,6 +174,23 @@ def test_gnmt_logs_the_numbers_of_the_published_settings(tmp_path) -> None:
     assert values["max_sequence_length"] == 50
 
 
+@pytest.mark.parametrize(
+    ("name", "num_devices"),
+    [
+        *((f"v07(batch_size={size})", num) for size, num in ((256, 16), (3072, 128), (8192, 8192))),
+        *((f"v10(batch_size={size})", num) for size, num in ((256, 256), (448, 64), (12_288, 512))),
+        ("v07(batch_size=768)", 256),
+        ("v07(data=512)", 512),
+    ],
+)
+def test_devices_of_bert_have_no_padding(name: str, num_devices: int) -> None:
+    """Published are 16 and 128 chips of TPU v4, and 4,096 of v3, of two devices each."""
+    params = lingo.get(f"mlperf.bert.{name}")
+    assert params.runtime.data == num_devices
+    assert params.train_input.batch_size % num_devices == 0
+    assert params.eval_inputs["heldout"].batch_size % num_devices == 0
+
+
 def test_translations_are_searched_for_as_the_benchmark_says() -> None:
     answers = lingo.get("mlperf.transformer.reference").evaluate.answers
     beam = answers.decoding

@@ -64,8 +64,18 @@ def test_evaluations_come_after_about_as_many_examples_in_all_batch_sizes(benchm
     assert max(sizes) / min(sizes) < 1.06
 
 
-def write_log(folder: Path, *, status: str = "success", resumed: bool = False) -> None:
-    """Writes the log of three blocks of 20 steps, the first of which compiles."""
+BLOCKS = ((110, 150), (152, 156), (160, 166))
+
+
+def write_log(
+    folder: Path,
+    *,
+    status: str = "success",
+    resumed: bool = False,
+    num_blocks: int = 3,
+    num_stops: int = 1,
+) -> None:
+    """Writes the log of some blocks of 20 steps, the first of which compiles."""
     lines: list[LogLine] = []
 
     def line(seconds: int, key: str, value: Any = None, *, step: int, **metadata: Any) -> None:
@@ -75,13 +85,15 @@ def write_log(folder: Path, *, status: str = "success", resumed: bool = False) -
     line(105, "submission_benchmark", "resnet", step=0, ruleset="0.7.0")
     line(105, "train_samples", 1600, step=0)
     line(105, "global_batch_size", 32, step=0)
-    for number, (start, end) in enumerate(((110, 150), (152, 156), (160, 166))):
+    for number, (start, end) in enumerate(BLOCKS[:num_blocks]):
         line(start, "block_start", step=20 * number, first_epoch_num=1)
         line(end, "eval_start", step=20 * number + 20)
-        line(end + 1, "eval_accuracy", 0.5 + 0.2 * number, step=20 * number + 20)
+        accuracy = 0.9 if number + 1 == num_blocks else 0.5
+        line(end + 1, "eval_accuracy", accuracy, step=20 * number + 20)
         if resumed and number == 1:
             line(end + 2, RESUME, step=20 * number + 20)
-    line(170, "run_stop", step=60, status=status)
+    for _ in range(num_stops):
+        line(170, "run_stop", step=20 * num_blocks, status=status)
     (folder / MLLOG).write_text("".join(f"{one.render('0.7.0')}\n" for one in lines))
 
 
@@ -93,9 +105,39 @@ def test_a_run_is_measured_by_its_own_log(tmp_path: Path) -> None:
     assert found == {"reached": 1.0, "seconds": 70.0, **counts, "examples_per_second": rate}
 
 
+def test_a_run_of_one_block_has_no_rate_as_it_compiles(tmp_path: Path, written: Results) -> None:
+    write_log(tmp_path, num_blocks=1)
+    found = study.measure(TRIAL, tmp_path)
+    assert (found["steps"], found["seconds"]) == (20, 70.0)
+    assert "examples_per_second" not in found
+    trial = study.runs("resnet", 16)[0]
+    written.add(Result(trial, identity(trial), "done", 9, found, 60.0, "commit"))
+    assert row(written, 0)[1] == "1 of 1"
+    assert row(written, 0)[-1] == "-"
+    assert study.curves(written, "resnet")["examples a second"] == {}
+
+
 def test_a_run_that_missed_its_target_says_so(tmp_path: Path) -> None:
     write_log(tmp_path, status="aborted")
     assert study.measure(TRIAL, tmp_path)["reached"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"status": "killed"}, "run_stop says 'killed'"),
+        ({"num_stops": 2}, "1 run_start and 2 run_stop"),
+        ({"num_stops": 2, "status": "aborted"}, "1 run_start and 2 run_stop"),
+        ({"num_stops": 0}, "1 run_start and 0 run_stop"),
+        ({"num_blocks": 0}, "no eval_accuracy"),
+    ],
+)
+def test_another_problem_of_a_log_is_no_miss(
+    fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    write_log(tmp_path, **fields)
+    with pytest.raises(FailedTrial, match=message):
+        study.measure(TRIAL, tmp_path)
 
 
 def test_a_resumed_run_is_refused_as_its_time_has_a_pause(tmp_path: Path) -> None:

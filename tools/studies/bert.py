@@ -1,7 +1,7 @@
-"""The study of docs/bert_study.md: LAMB against AdamW by batch size, and what pre-training gives.
+"""The study of docs/bert_study.md: LAMB against AdamW by batch size, and the gain by pre-training.
 
-All pre-trainings see as many rows. Accuracies are of tokens that were masked in held-out
-docstrings, after the last step, never the best ones of a training.
+All pre-trainings see the same number of rows. Accuracies are measured on masked tokens of held-out
+docstrings after the last step, even if an earlier evaluation was better.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ METRIC = "masked_accuracy"
 EPOCHS = 3.0
 BATCHES = (32, 256, 1024, 4096)
 RATES = {"lamb": (0.0025, 0.005, 0.01), "adamw": (0.0005, 0.001, 0.002)}
-"""Optimizer -> learning rates for 32 rows; they grow with the root of the batch."""
+"""Optimizer -> learning rates for 32 rows, which grow with the root of the batch."""
 
 NAMES = {"lamb": "LAMB", "adamw": "AdamW"}
 
@@ -31,19 +31,19 @@ PRETRAINING = Trial(f"lm.bert.tiny_bert(epochs={EPOCHS}, stages=True)")
 """The model that is fine-tuned: LAMB with 32 rows, the last tenth of the steps with 128 tokens."""
 
 
-class Measured(NamedTuple):
-    """A number of a fine-tuned model."""
+class TaskMetric(NamedTuple):
+    """A metric of a fine-tuned model."""
 
     experiment: str
     tag: str
 
 
 MEASURES = {
-    "answers, span F1": Measured("lm.bert.tiny_questions", "f1"),
-    "answers, exact match": Measured("lm.bert.tiny_questions", "exact_match"),
-    "does the docstring fit": Measured("lm.bert.tiny_labels(task='docstring')", "accuracy"),
-    "which exception is raised": Measured("lm.bert.tiny_labels(task='exception')", "accuracy"),
-    "kind of a token of code": Measured("lm.bert.tiny_labels(task='kind')", "accuracy"),
+    "answers, span F1": TaskMetric("lm.bert.tiny_questions", "f1"),
+    "answers, exact match": TaskMetric("lm.bert.tiny_questions", "exact_match"),
+    "does the docstring fit": TaskMetric("lm.bert.tiny_labels(task='docstring')", "accuracy"),
+    "which exception is raised": TaskMetric("lm.bert.tiny_labels(task='exception')", "accuracy"),
+    "kind of a token of code": TaskMetric("lm.bert.tiny_labels(task='kind')", "accuracy"),
 }
 
 
@@ -60,7 +60,7 @@ def search(optimizer: str, batch: int) -> RateSearch:
 
 
 def fine_tunings(experiment: str, *, pretrained: bool) -> list[Trial]:
-    """Returns the trainings of a task with each seed, from the weights of a run or from none."""
+    """Returns a task's trainings with each seed, from pre-trained or from random weights."""
     if not pretrained:
         return over_seeds(Trial(experiment))
     settings = (f"exp.pretrained={PRETRAINED}",)
@@ -68,7 +68,7 @@ def fine_tunings(experiment: str, *, pretrained: bool) -> list[Trial]:
 
 
 def trials(results: Results) -> Iterator[Trial]:
-    """Yields the trials, as far as the results at hand tell them."""
+    """Yields the trials that are known by the results so far."""
     for batch in reversed(BATCHES):
         for optimizer in RATES:
             yield from search(optimizer, batch).trials(results)
@@ -82,7 +82,7 @@ def trials(results: Results) -> Iterator[Trial]:
 
 
 def tables(results: Results) -> dict[str, list[str]]:
-    """Returns the tables of the page, by name; `best` has the picture as soon as there is one."""
+    """Returns the page's tables by name; with results, `best` also has a picture."""
     head = ["batch", "optimizer", "best rate for 32 rows", "masked tokens, %", "their loss"]
     rows = [
         [f"{batch:,}", NAMES[name], *_best_cells(results, name, batch)]
@@ -119,7 +119,7 @@ def _best_cells(results: Results, optimizer: str, batch: int) -> list[str]:
     one = search(optimizer, batch)
     best, trials = one.best(results), one.best_over_seeds(results)
     return [
-        "-" if best is None else f"{RATES[optimizer][[*one.tried].index(best)]:g}",
+        "-" if best is None else f"{RATES[optimizer][one.tried.index(best)]:g}",
         percent_over_seeds(results, trials, METRIC),
         mean_over_seeds(results, trials, "masked_loss", digits=3),
         percent_over_seeds(results, trials, "next_sentence_accuracy"),
@@ -128,12 +128,12 @@ def _best_cells(results: Results, optimizer: str, batch: int) -> list[str]:
 
 
 def _seconds(results: Results, trials: Sequence[Trial]) -> str:
-    found = [result.seconds for trial in trials if (result := results.get(trial))]
-    return spread(found, len(trials), digits=0)
+    seconds = [result.seconds for trial in trials if (result := results.get(trial))]
+    return spread(seconds, len(trials), digits=0)
 
 
 def _rates_table(results: Results, optimizer: str) -> list[str]:
-    """Returns the accuracies of one seed with all learning rates of an optimizer."""
+    """Returns the accuracies of seed 0 with all learning rates of an optimizer."""
     return table(
         ["batch", *(f"{rate:g}" for rate in RATES[optimizer])],
         [
@@ -150,12 +150,12 @@ def _rates_table(results: Results, optimizer: str) -> list[str]:
 
 
 def curve(results: Results, optimizer: str) -> dict[int, Point]:
-    """Returns an optimizer's accuracies, in percent, by the batch sizes that have some."""
+    """Returns an optimizer's accuracies in percent by batch size, without those not finished."""
     return percent_curve(results, {batch: search(optimizer, batch) for batch in BATCHES})
 
 
 def draw(results: Results, folder: Path) -> None:
-    """Draws accuracy over batch size for each optimizer, if there is a point."""
+    """Draws accuracy over batch size for each optimizer, if there is a result."""
     curves = {NAMES[name]: curve(results, name) for name in RATES}
     if not any(curves.values()):
         return

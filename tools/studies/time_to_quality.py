@@ -1,7 +1,7 @@
 """The study of docs/time_to_quality.md: throughput, examples and time to a target by batch size.
 
 Small forms of MLPerf's benchmarks train until they reach their target. All numbers are from a run's
-own log, by the rules of MLPerf: its time goes from `run_start` to `run_stop`.
+own log. By MLPerf's rules, the time of a run goes from `run_start` to `run_stop`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from matplotlib import pyplot
 
-from lingo.trainer.mlperf.mllog import Log, read_log
+from lingo.trainer.mlperf.mllog import Log, LogLine, read_log
 from lingo.trainer.mlperf.run_log import MLLOG, RESUME, STEP
 from lingo.trainer.mlperf.score import olympic_mean, score_logs
 from tools.studies.batches import Point, draw_curves, mean_point
@@ -41,7 +41,8 @@ FORMS = {
     "bert": Form("mlperf.bert.numbers", (16, 64, 240, 900)),
     "transformer": Form("mlperf.transformer.numbers", (16, 64, 240, 900)),
 }
-"""Benchmark -> its form; with these sizes, all batches see about as much between evaluations."""
+"""Benchmark -> its form. With these batch sizes, all runs of a benchmark see about the same number
+of examples between two evaluations."""
 
 REACHED, SECONDS, RATE = "reached", "seconds", "examples_per_second"
 COUNTS = ("examples", "epochs", "steps")
@@ -54,58 +55,68 @@ def runs(benchmark: str, batch: int) -> list[Trial]:
 
 
 def trials(results: Results) -> Iterator[Trial]:
-    """Yields the runs, one benchmark after the other, each seed with all batch sizes."""
-    del results  # none depends on another
+    """Yields the runs by benchmark, then by seed, then by batch size."""
+    del results  # no run depends on another
     for benchmark, form in FORMS.items():
         for of_one_seed in zip(*(runs(benchmark, batch) for batch in form.batches), strict=True):
             yield from of_one_seed
 
 
 def measure(trial: Trial, run: Path) -> dict[str, float]:
-    """Returns whether a run reached its target, and after how long; else how long it tried.
+    """Returns whether a run reached its target, and the time and examples of the whole run.
 
-    `seconds` go from `run_start` to `run_stop`; `examples_per_second` are of the blocks between
-    evaluations, without the first, which compiles. Raises FailedTrial if the run was resumed, as
-    its time has a pause.
+    `seconds` go from `run_start` to `run_stop`. `examples_per_second` is the rate of the blocks
+    between evaluations without the first one, which compiles; a run of one block has no such rate.
+    A run misses its target if its log ends with the status "aborted". Raises FailedTrial for any
+    other problem of the log, and if the run was resumed, as its time includes a pause.
     """
     del trial
     log = read_log(run / MLLOG)
     if log.values(RESUME):
-        raise FailedTrial(f"{run} was resumed, and its time has a pause: delete it, and try again")
+        raise FailedTrial(
+            f"{run} was resumed, so its time includes a pause: delete it, and try again"
+        )
     (result,) = score_logs({run.name: log}).runs
-    if result.seconds is None:
+    starts, stops = _lines(log, "run_start"), _lines(log, "run_stop")
+    is_whole = len(starts) == len(stops) == 1 and not log.problems
+    has_missed = is_whole and stops[0].metadata.get("status") == "aborted"
+    if result.seconds is None or (result.problem and not has_missed):
         raise FailedTrial(f"{run / MLLOG}: {result.problem}")
-    (stop,) = (line for line in log.lines if line.key == "run_stop")
-    steps, batch = stop.metadata[STEP], log.values("global_batch_size")[0]
+    steps, batch = stops[0].metadata[STEP], log.values("global_batch_size")[0]
+    rate = _examples_per_second(log, batch)
     return {
         REACHED: float(result.has_converged),
         SECONDS: float(result.seconds),
         "steps": steps,
         "examples": steps * batch,
         "epochs": steps * batch / log.values("train_samples")[0],
-        RATE: _examples_per_second(log, batch),
+        **({} if rate is None else {RATE: rate}),
     }
 
 
-def _examples_per_second(log: Log, batch: int) -> float:
-    """Returns the examples of training blocks over their seconds, from steps to evaluation."""
-    starts = [line for line in log.lines if line.key == "block_start"]
-    ends = [line for line in log.lines if line.key == "eval_start"]
-    blocks = [*zip(starts, ends, strict=True)]
-    later = blocks[1:] or blocks
-    steps = sum(end.metadata[STEP] - start.metadata[STEP] for start, end in later)
-    return steps * batch / float(sum(end.seconds - start.seconds for start, end in later))
+def _examples_per_second(log: Log, batch: int) -> float | None:
+    """Returns the rate of training blocks after the first, without evaluations; None for none."""
+    starts, ends = _lines(log, "block_start"), _lines(log, "eval_start")
+    blocks = [*zip(starts, ends, strict=True)][1:]
+    if not blocks:
+        return None
+    steps = sum(end.metadata[STEP] - start.metadata[STEP] for start, end in blocks)
+    return steps * batch / float(sum(end.seconds - start.seconds for start, end in blocks))
+
+
+def _lines(log: Log, key: str) -> list[LogLine]:
+    return [line for line in log.lines if line.key == key]
 
 
 # ---- page ----------------------------------------------------------------------------------------
 
 
 class Outcome(NamedTuple):
-    """What the runs with one batch size came to, as far as there are results."""
+    """The results of the finished runs with one batch size."""
 
-    rates: list[float]  # examples a second, of all runs that did not diverge
-    times: list[Decimal | None]  # seconds to the target; None for a run that missed it
-    counts: Mapping[str, list[float]]  # of `COUNTS`, to the target
+    rates: list[float]  # examples per second, also of runs that missed the target
+    times: list[Decimal | None]  # seconds to the target; None for a run that missed it or diverged
+    counts: Mapping[str, list[float]]  # name in `COUNTS` -> numbers of runs that reached the target
 
     @property
     def reached(self) -> list[Decimal]:
@@ -125,24 +136,24 @@ def outcome(results: Results, benchmark: str, batch: int) -> Outcome:
     good = [metrics for metrics in ended if metrics[REACHED]]
     missed = [None] * (len(done) - len(good))
     return Outcome(
-        [metrics[RATE] for metrics in ended],
+        [metrics[RATE] for metrics in ended if RATE in metrics],
         [*(Decimal(str(metrics[SECONDS])) for metrics in good), *missed],
         {name: [metrics[name] for metrics in good] for name in COUNTS},
     )
 
 
 def tables(results: Results) -> dict[str, list[str]]:
-    """Returns the tables of the page by benchmark, each with its picture as soon as it has one."""
+    """Returns the page's tables by benchmark; a table with results also has a picture."""
     head = ["batch", "target reached", "seconds, olympic mean", "fastest", "slowest", "spread"]
-    found = {}
+    pages = {}
     for name, form in FORMS.items():
         outcomes = {batch: outcome(results, name, batch) for batch in form.batches}
         rows = [[f"{batch:,}", *_cells(one)] for batch, one in outcomes.items()]
         picture = ["", f"![throughput, examples and seconds](images/{_picture(name)})"]
         is_drawn = any(one.times for one in outcomes.values())
-        found[name] = table([*head, *COUNTS, "examples a second"], rows)
-        found[name] += picture if is_drawn else []
-    return found
+        pages[name] = table([*head, *COUNTS, "examples a second"], rows)
+        pages[name] += picture if is_drawn else []
+    return pages
 
 
 def _cells(one: Outcome) -> list[str]:
@@ -160,9 +171,10 @@ def _cells(one: Outcome) -> list[str]:
 
 
 def curves(results: Results, benchmark: str) -> dict[str, dict[int, Point]]:
-    """Returns throughput, examples and seconds to the target, by the batch sizes that have them.
+    """Returns the points of throughput, examples and seconds to the target, by batch size.
 
-    Bars reach from the fastest run that reached the target to the slowest.
+    Bars of examples and seconds cover the runs that reached the target, bars of throughput all
+    runs. A batch size without results has no point.
     """
     rates: dict[int, Point] = {}
     examples: dict[int, Point] = {}
@@ -183,13 +195,13 @@ def curves(results: Results, benchmark: str) -> dict[str, dict[int, Point]]:
 
 
 def draw(results: Results, folder: Path) -> None:
-    """Draws, for each benchmark with a result, what it has over batch size."""
+    """Draws the curves of each benchmark with a result over batch size."""
     for name, form in FORMS.items():
-        found = curves(results, name)
-        if not any(found.values()):
+        points_of = curves(results, name)
+        if not any(points_of.values()):
             continue
         figure, panels = pyplot.subplots(ncols=3, figsize=(9, 2.8), layout="constrained")
-        for axes, (title, points) in zip(panels, found.items(), strict=True):
+        for axes, (title, points) in zip(panels, points_of.items(), strict=True):
             draw_curves(axes, {title: points}, batches=form.batches)
             axes.set(title=title, ylim=(0, None))
         figure.savefig(folder / _picture(name), dpi=120)

@@ -98,7 +98,7 @@ def test_no_two_stages_share_a_shape(make, source):
     assert len({*shapes}) == 3
     rows = BucketedInput.params(source=source, batch_size=2, boundaries=[100, 200])
     buckets = StagedInput.params(stages=((rows, 9), (rows.copy(), 9))).build()
-    batches = [(buckets.stage(i)[0], buckets.batch(i)["tokens"].shape) for i in range(18)]
+    batches = [(buckets.locate_step(i).stage, buckets.batch(i)["tokens"].shape) for i in range(18)]
     by_shape = {buckets.shape_id(i): batch for i, batch in enumerate(batches)}
     assert all(by_shape[buckets.shape_id(i)] == batch for i, batch in enumerate(batches))
 
@@ -116,7 +116,7 @@ def test_specs_are_those_of_the_longest_rows_and_every_batch_fits(make):
 def test_an_example_is_known_by_its_stage_and_its_place_there(make):
     input = make()
     for step in (0, 4, 5, 7, 8, 11):
-        stage, own_step = input.stage(step)
+        stage, own_step = input.locate_step(step)
         alone = input.inputs[stage]
         wanted = [f"{stage}/{o}" for o in alone.origins(alone.example_ids(own_step))]
         assert input.origins(input.example_ids(step)) == wanted
@@ -155,8 +155,11 @@ def test_stages_that_are_not_alike_are_refused(source, parts):
     for other, reason in (
         (prefix, r"stages\[1\] has the array 'prefix', which stages\[0\] lacks"),
         (parts[0].copy().set(tokenizer=SentinelTokenizer), "they offer {'vocab_size': 359} and"),
-        (TextInput.params(**{**row, "batch_size": 5}), r"stages\[1\] has batch_size=5, no multi"),
-        (TextInput.params(**row, repeat=False), r"stages\[1\]: repeat=False: a stage ends after"),
+        (
+            TextInput.params(**{**row, "batch_size": 5}),
+            r"stages\[1\] has batch_size=5, which is no multi",
+        ),
+        (TextInput.params(**row, repeat=False), r"stages\[1\] has repeat=False, but a stage ends"),
     ):
         with pytest.raises(ParamError, match=reason):
             StagedInput.params(stages=((parts[0], 1), (other, 1))).build()

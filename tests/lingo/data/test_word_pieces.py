@@ -17,7 +17,7 @@ from lingo.data.hugging_face_tokenizer import HuggingFaceTokenizer
 from lingo.data.index import open_index
 from lingo.data.record_source import TextFiles
 from lingo.data.tokenizer import ByteTokenizer
-from lingo.data.word_pieces import LearnedWordPieces, WordPieces, train
+from lingo.data.word_pieces import LearnedWordPieces, WordPieces, learn_word_pieces
 from lingo.datasets.docstrings import Docstrings
 
 library = pytest.importorskip("tokenizers", reason="needs pip install 'lingo-tf[tokenizers]'")
@@ -112,11 +112,13 @@ def test_case_and_accents_stay_if_asked(learned):
 
 def test_every_process_learns_the_same_pieces():
     code = (
-        "import hashlib, sys; from lingo.data.word_pieces import train;"
-        "print(hashlib.sha256(train([sys.argv[1].encode()], vocab_size=120, lowercase=True))"
+        "import hashlib, sys; from lingo.data.word_pieces import learn_word_pieces as learn;"
+        "print(hashlib.sha256(learn([sys.argv[1].encode()], vocab_size=120, lowercase=True))"
         ".hexdigest())"
     )
-    mine = hashlib.sha256(train([TEXT.encode()], vocab_size=SIZE, lowercase=True)).hexdigest()
+    mine = hashlib.sha256(
+        learn_word_pieces([TEXT.encode()], vocab_size=SIZE, lowercase=True)
+    ).hexdigest()
     for _ in range(2):  # the library's hash tables differ from process to process
         run = [sys.executable, "-c", code, TEXT]
         assert subprocess.run(run, check=True, capture_output=True, text=True).stdout == f"{mine}\n"
@@ -124,7 +126,7 @@ def test_every_process_learns_the_same_pieces():
 
 def test_characters_beyond_the_most_frequent_are_unknown(monkeypatch):
     monkeypatch.setattr(word_pieces, "_MAX_CHARACTERS", 3)
-    data = train([b"aaa bb ab ba c d aab bba"], vocab_size=12, lowercase=True)
+    data = learn_word_pieces([b"aaa bb ab ba c d aab bba"], vocab_size=12, lowercase=True)
     vocabulary = library.Tokenizer.from_buffer(data).get_vocab()
     characters = {p.removeprefix("##") for p in vocabulary if p not in word_pieces.SPECIAL}
     assert set("".join(characters)) == {"a", "b", "c"}
@@ -137,7 +139,7 @@ def _fail(*_, **__):
 def test_pieces_are_kept_until_the_text_changes(learned, tmp_path, monkeypatch):
     first = learned.build().describe()
     with monkeypatch.context() as patched:
-        patched.setattr(word_pieces, "train", _fail)
+        patched.setattr(word_pieces, "learn_word_pieces", _fail)
         assert learned.build().describe() == first
         (tmp_path / "text.txt").write_text(TEXT.replace("garden", "market"))
         with pytest.raises(RuntimeError, match="learned again"):
@@ -148,16 +150,20 @@ def test_pieces_are_kept_until_the_text_changes(learned, tmp_path, monkeypatch):
 def test_pieces_do_without_their_cache(learned, tmp_path):
     first = learned.build().describe()
     (kept,) = (tmp_path / "cache" / "lingo" / "pieces").iterdir()
-    other = train([TEXT.encode()], vocab_size=SIZE - 1, lowercase=True)
+    other = learn_word_pieces([TEXT.encode()], vocab_size=SIZE - 1, lowercase=True)
     for damaged in (b"", b"no tokenizer", other):
         kept.write_bytes(damaged)
         assert learned.build().describe() == first
 
 
 def test_what_does_not_fit_together_is_refused(learned):
-    with pytest.raises(ParamError, match="vocab_size=5 leaves no piece besides the 5 special"):
+    with pytest.raises(
+        ParamError, match="vocab_size=5 leaves no room for word pieces: five ids are special"
+    ):
         learned.copy().set(vocab_size=5).build()
-    with pytest.raises(DataError, match=r"vocab_size=30 is too small for the characters .* least "):
+    with pytest.raises(
+        DataError, match=r"vocab_size=30 is too small for the characters .* need at least "
+    ):
         learned.copy().set(vocab_size=30).build().describe()
     with pytest.raises(DataError, match=r"bytes of text are too few .* most (\d+) pieces") as error:
         learned.copy().set(vocab_size=100_000).build().describe()
@@ -172,7 +178,7 @@ def test_a_missing_package_is_named_with_what_installs_it(learned, monkeypatch):
 
 
 def test_a_file_of_bert_s_knows_its_words_and_tokens(learned, tmp_path):
-    data = train([TEXT.encode()], vocab_size=SIZE, lowercase=True)
+    data = learn_word_pieces([TEXT.encode()], vocab_size=SIZE, lowercase=True)
     (tmp_path / "tokenizer.json").write_bytes(data)
     (tmp_path / "tokenizer_config.json").write_text(
         '{"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}'
@@ -210,7 +216,7 @@ def test_a_damaged_vocabulary_is_told(tokenizer, tmp_path):
     pieces = path.read_text()
     cfg = WordPieces.params(file=str(path), vocab_size=SIZE)
     for text, words in (
-        (pieces.replace("[MASK]\n", ""), r"has no piece \[MASK\]"),
+        (pieces.replace("[MASK]\n", ""), r"has no piece \[MASK\]: .* \[MASK\] included"),
         ("", r"has no piece \[PAD\]"),
         (pieces + "more\n", "has 121 pieces: set vocab_size=121"),
     ):

@@ -1,5 +1,7 @@
 """Classification by BERT: rows of one text and of pairs, the loss against NumPy."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from lingo.data import ByteTokenizer, TsvPairs
 from lingo.data.files import DataError
 from lingo.layers import context
 from tasks.bert.classification import ClassificationInput, TextClassification
-from tasks.bert.rows import cut_pair
+from tasks.bert.rows import cut_texts
 
 LABELS = ["match", "differ"]
 LINES = ["a dog|an animal\tmatch", "blue\tdiffer", "a very long text|short\tdiffer"]
@@ -56,6 +58,12 @@ def test_rows_have_one_text_or_two_and_their_class(make):
     assert data.batch(1)["segments"][1].sum() == 0
 
 
+def test_without_a_separator_a_row_has_one_text(make):
+    data = make(length=32, separator=None)
+    rows = [read(data.batch(n // 2), n % 2, data.tokenizer)[0] for n in range(3)]
+    assert rows == [["a dog|an animal"], ["blue"], ["a very long text|short"]]
+
+
 def test_the_longer_of_two_texts_is_cut(make):
     data = make(length=16)
     assert read(data.batch(1), 0, data.tokenizer) == (["a very l", "short"], "differ", 16)
@@ -66,27 +74,51 @@ def test_a_cut_removes_the_last_token_of_the_longest_again_and_again(sizes, limi
     slow = [list(range(size)) for size in sizes]
     while sum(map(len, slow)) > limit:
         max(slow, key=len).pop()
-    found = cut_pair([np.arange(size) for size in sizes], max_tokens=limit)
+    found = cut_texts([np.arange(size) for size in sizes], max_tokens=limit)
     assert [ids.tolist() for ids in found] == slow
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"labels": ["match"]}, "labels=.'match'. are not two or more different names"),
+        ({"labels": ["match"]}, "labels=['match'] are not two or more different names"),
         ({"labels": ["match", "match"]}, "are not two or more different names"),
         ({"separator": ""}, "separator is empty"),
+        ({"length": 4}, "length=4 leaves no room for text: with separator='|' it is at least 5"),
+        ({"length": 2, "separator": None}, "with separator=None it is at least 3"),
     ],
 )
 def test_settings_of_no_use_are_refused(fields, message, make):
-    with pytest.raises(ParamError, match=message):
+    with pytest.raises(ParamError, match=re.escape(message)):
         make(**fields)
+
+
+@pytest.mark.parametrize(("length", "separator"), [(3, None), (5, "|")])
+def test_the_shortest_rows_have_a_token_of_each_text(length, separator, make):
+    data = make(length=length, separator=separator, batch_size=1)
+    texts, _, size = read(data.batch(0), 0, data.tokenizer)
+    assert (size, [len(text) for text in texts]) == (length, [1] * (1 + bool(separator)))
 
 
 def test_an_unknown_class_is_named_with_its_line(make):
     data = make(["blue\tmatch", "red\tmach"])
-    with pytest.raises(DataError, match=r"line 2.*'mach' is not in labels. Did you mean 'match'"):
+    with pytest.raises(
+        DataError, match=r"line 2.*'mach' is not one of labels. Did you mean 'match'"
+    ):
         data.batch(0)
+
+
+def test_an_input_with_other_ids_or_classes_is_refused():
+    task = TextClassification.params(vocab_size=300, class_names=("a", "b", "c"))
+    task.model.set(dim=8)
+    task.model.stack.set(num_layers=1).layer.attention.num_heads = 2
+    built = task.build()
+    built.check_input({"vocab_size": 300, "class_names": ("a", "b")})
+    with pytest.raises(ParamError, match=r"task\.vocab_size=300, but the input has 301 token ids"):
+        built.check_input({"vocab_size": 301})
+    for labels in (("a", "b", "c", "d"), ("b", "a")):
+        with pytest.raises(ParamError, match=r"class_names=.*, but the input's labels are \['"):
+            built.check_input({"class_names": labels})
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ PAD, UNKNOWN, START, END, MASK = range(5)
 SIZE, FIRST_CONTINUATION = 60, 40
 VOCABULARY = Vocabulary(
     mask_id=MASK,
-    continues=np.arange(SIZE) >= FIRST_CONTINUATION,
-    is_fixed=np.isin(np.arange(SIZE), [PAD, START, END]),
+    continues_word=np.arange(SIZE) >= FIRST_CONTINUATION,
+    is_never_masked=np.isin(np.arange(SIZE), [PAD, START, END]),
     random_ids=np.arange(5, SIZE, dtype=np.int32),
 )
 LENGTH, MOST, NUM_ROWS = 128, 20, 400
@@ -96,7 +96,7 @@ def test_a_row_gives_its_tokens_back(kind):
         assert not row.positions[num:].any()
         assert not row.ids[num:].any()
         np.testing.assert_array_equal(row.ids[:num], ids[row.positions[:num]])
-        assert not VOCABULARY.is_fixed[row.ids[:num]].any()
+        assert not VOCABULARY.is_never_masked[row.ids[:num]].any()
         restored = row.tokens.copy()
         restored[row.positions[:num]] = row.ids[:num]
         np.testing.assert_array_equal(restored, ids)
@@ -128,7 +128,7 @@ def test_every_token_is_as_likely_as_any_other():
     counts = np.zeros(LENGTH)
     for _, row in masked_rows(TokenMasking):
         np.add.at(counts, row.positions[row.weights > 0], 1)
-    is_text = ~VOCABULARY.is_fixed[make_row(0)]
+    is_text = ~VOCABULARY.is_never_masked[make_row(0)]
     assert not counts[~is_text].any()
     share = round(0.15 * 117) / 117
     for found in counts[is_text]:
@@ -226,7 +226,7 @@ def test_spans_of_one_word_begin_anywhere():
     for _, spans, _ in spans_of(SpanMasking, NUM_ROWS, max_words=1):
         for begin, _ in spans:
             counts[begin] += 1
-    is_text = ~VOCABULARY.is_fixed[make_row(0)]
+    is_text = ~VOCABULARY.is_never_masked[make_row(0)]
     for found in counts[is_text]:
         assert_share(found, NUM_ROWS, LIMIT / 117, deviations=4.5)
 
@@ -241,12 +241,29 @@ def test_rows_with_little_or_no_text(kind):
     assert one.weights.tolist() == [1.0, 0.0]
 
 
+@pytest.mark.parametrize("kind", [WholeWordMasking, SpanMasking])
+def test_a_row_of_long_words_predicts_the_shortest_whole(kind):
+    """15 % of 10 tokens is one, and the words have 7 and 3 pieces."""
+    ids = np.array([START, 9, 50, 51, 52, 50, 51, 52, 10, 53, 54, END, PAD], np.int32)
+    row = mask(kind, ids, key_of(0), most=4)
+    assert row.positions.tolist() == [8, 9, 10, 0]
+    assert row.weights.tolist() == [1, 1, 1, 0]
+    cut = mask(kind, ids, key_of(0), most=2)  # there is no room for more
+    assert (cut.positions.tolist(), cut.weights.tolist()) == ([8, 9], [1, 1])
+
+
+def test_a_geometric_of_one_gives_spans_of_one_word():
+    lengths = SpanMasking.params(geometric=1.0).build().span_lengths(100, key_of(0))
+    assert set(lengths.tolist()) == {1}
+
+
 def test_wrong_shares_are_refused():
     for fields, reason in (
         ({"mask_rate": 0.8, "random_rate": 0.3}, "their sum is at most 1"),
         ({"mask_rate": -0.1}, "neither is below 0"),
         ({"rate": 1.5}, r"rate=1\.5 is not in"),
-        ({"geometric": 1.0}, "geometric"),
+        ({"geometric": 0.0}, "geometric=0.0 is not above 0 and at most 1"),
+        ({"geometric": 1.1}, "geometric=1.1 is not above 0 and at most 1"),
         ({"max_words": 0}, "max_words=0 is not positive"),
     ):
         with pytest.raises(ParamError, match=reason):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
+from lingo.config.params import ParamError
 from lingo.layers import context
 from tasks.bert.question_task import QuestionAnswering
 
@@ -60,6 +61,12 @@ def test_the_loss_is_the_mean_of_both_cross_entropies(call):
     metrics = call("metrics")
     np.testing.assert_allclose(metrics["loss"]["sum"], losses[:2].sum(), rtol=1e-5)
     assert metrics["accuracy"]["weight"] == 2
+
+
+def test_an_input_with_more_token_ids_is_refused():
+    task().check_input({"vocab_size": V})
+    with pytest.raises(ParamError, match=r"task\.vocab_size=11, but the input has 12 token ids"):
+        task().check_input({"vocab_size": V + 1})
 
 
 def test_padding_is_neither_likely_nor_seen(call):

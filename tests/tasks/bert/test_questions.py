@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import lingo
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, fields
 from lingo.data.files import DataError
 from lingo.data.record_source import TextFiles
 from lingo.data.word_pieces import LearnedWordPieces
+from lingo.datasets.docstrings import Docstrings
 from tasks.bert.question_input import QuestionInput, best_span
 from tasks.bert.questions import DocstringQuestions, SquadFiles, docstring_questions
 
@@ -83,24 +84,43 @@ def test_files_have_questions_with_all_their_answers(write):
         (f"q{i}", text, tuple(answer for answer, _ in answers))
         for i, (text, answers) in enumerate(QUESTIONS)
     ]
-    assert all(one.context[one.start :].startswith(one.answers[0]) for one in found)
+    assert all(one.context[one.answer_start :].startswith(one.answers[0]) for one in found)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "train.json: it is no JSON"),
+        ("{", "train.json is not JSON"),
         ("[]", 'SQuAD\'s files are objects with a list "data"'),
         ({"data": [{"title": "A"}]}, "article 0: not in SQuAD's format: it lacks 'paragraphs'"),
-        (squad([("Who?", [])]), "question 'q0' has no answer. SQuAD 2.0 has such"),
+        (squad([("Who?", [])]), "question 'q0' has no answer: leave SQuAD 2.0's"),
         (squad([("Who?", [("river", 5)])]), "the answer 'river' is not at character 5"),
         (squad([(7, [("river", 4)])]), "question 'q0': not in SQuAD's format: 7 is not a text"),
         ({"data": []}, "has no question"),
+        (squad([("Who?", [("river", True)])]), "'q0'.* answer_start=True is not an integer"),
+        (squad([("Who?", [("river", -1)])]), "'q0'.* answer_start=-1 is not an integer of 0"),
+        (squad([("Who?", [("river", 1.5)])]), "'q0'.* answer_start=1.5 is not an integer"),
+        (json.dumps(squad()).replace(": 19", ": 1e999"), "'q0'.* answer_start=inf is not an int"),
+        (json.dumps(squad()).replace(": 19", f": {'9' * 5000}"), "train.json is not JSON: Exceeds"),
+        (squad([("Who?", [("river", 10**4000)])]), "the answer 'river' is not at character 10{3}"),
     ],
 )
 def test_another_format_is_an_error_that_names_the_question(content, message, make):
     with pytest.raises(DataError, match=message):
         make(content).prepare()
+
+
+@pytest.mark.parametrize("source", [SquadFiles, DocstringQuestions])
+def test_a_source_has_no_field_that_it_ignores(source):
+    """Both had `split_by` and `unique`, which had no effect."""
+    assert not {"split", "split_by", "unique", "heldout_fraction"} & set(fields(source))
+
+
+def test_a_pattern_without_files_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="no file matches"):
+        SquadFiles.params(pattern=str(tmp_path / "none*.json")).build().questions()
+    with pytest.raises(ParamError, match="pattern is empty"):
+        SquadFiles.params(pattern="").build()
 
 
 @pytest.mark.parametrize("length", [128, 64, 50])
@@ -171,6 +191,17 @@ def test_the_first_rows_of_a_pass_can_be_scored_alone(make):
     assert (len(answers), scores["f1"]) == (1, 1.0)
 
 
+def test_a_question_is_scored_only_with_all_its_rows(make):
+    data = make(length=50, repeat=False, shuffle=False)
+    num_first = sum(window.question == 0 for window in data.windows)
+    assert num_first > 1
+    predictions = perfect_predictions(data, answers=True)
+    for num_rows, num_scored in ((num_first - 1, 0), (num_first, 1), (num_first + 1, 1)):
+        scores, answers = data.score({k: v[:num_rows] for k, v in predictions.items()})
+        assert len(answers) == num_scored
+        assert scores["f1"] == (1.0 if num_scored else pytest.approx(np.nan, nan_ok=True))
+
+
 def test_a_run_shows_answers_and_their_scores(make, tmp_path, capfd):
     cfg = lingo.get("lm.bert.tiny_questions(num_steps=1)")
     data = make().p.copy()
@@ -211,11 +242,15 @@ def test_docstrings_ask_about_arguments_and_results():
 
 def test_docstrings_are_held_out_with_their_questions():
     train, heldout = (
-        DocstringQuestions.params(packages=["keras"], split=split).build().questions()
+        DocstringQuestions.params(source=Docstrings.params(packages=["keras"], split=split))
+        .build()
+        .questions()
         for split in ("train", "heldout")
     )
     assert len(train) > 2000
     assert len(heldout) > 50
     assert not {one.context for one in train} & {one.context for one in heldout}
-    assert all(one.context[one.start :].startswith(one.answers[0]) for one in train + heldout)
+    assert all(
+        one.context[one.answer_start :].startswith(one.answers[0]) for one in train + heldout
+    )
     assert max(len(one.context) for one in train) <= 800

@@ -206,6 +206,13 @@ def test_the_bias_of_the_logits_may_have_the_name_of_the_decoder(tmp_path: pathl
         ({"is_decoder": True}, "is_decoder=True"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
         ({"hidden_act": "mish"}, "the activation 'mish'"),
+        ({"hidden_act": ["gelu"]}, r"the activation \['gelu'\], not one of"),
+        ({"architectures": 5}, "architectures=5, not a list of names"),
+        ({"hidden_dropout_prob": "x"}, "hidden_dropout_prob='x', which is not a number"),
+        ({"layer_norm_eps": True}, "layer_norm_eps=True, which is not a number"),
+        ({"hidden_size": "x"}, "hidden_size='x', which is not a positive integer"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings=0, which is not a positive int"),
+        ({"model_type": ["bert"]}, r"model_type=\['bert'\] is not one of"),
     ],
 )
 def test_what_lingo_does_not_have_is_told(changes: dict[str, Any], words: str) -> None:
@@ -229,6 +236,18 @@ def test_sizes_dropout_and_activation_are_those_of_the_configuration() -> None:
     assert layer.attention.p.dropout_rate == 0.3
     norms = (task.model.norm, layer.ffn_norm, layer.attention_norm, task.head.norm)
     assert {norm.p.epsilon for norm in norms} == {1e-5}
+
+
+def test_absent_settings_have_the_defaults_of_transformers() -> None:
+    """transformers' BertConfig: the sizes of BERT-Base, and dropout of 0.1."""
+    task = configure_model({"model_type": "bert", "architectures": ["BertForPreTraining"]}).task
+    built = task.build()
+    assert sum(spec.size for spec in built.weights().values()) == 110_106_428
+    layer = built.model.stack.layers[11]
+    assert (layer.ffn.p.activation, layer.attention.p.num_heads) == ("gelu", 12)
+    rates = (built.model.p, layer.p, layer.attention.p)
+    assert {p.dropout_rate for p in rates} == {0.1}
+    assert built.model.norm.p.epsilon == built.head.norm.p.epsilon == 1e-12
 
 
 # ---- the encoder for other tasks -----------------------------------------------------------------
@@ -311,6 +330,19 @@ def test_a_folder_with_vocab_txt_alone_has_a_tokenizer(tmp_path: pathlib.Path) -
     write_tokenizer(folder)
     params = lingo.get(f"huggingface.bert_labels(path={str(folder)!r})").train_input.tokenizer
     assert params.file == str(folder / "tokenizer.json")
+
+
+@pytest.mark.parametrize("name", HEAD_OF)
+def test_rows_are_no_longer_than_the_model_allows(name: str, tmp_path: pathlib.Path) -> None:
+    """The model has 12 positions; longer rows would fail in the first step."""
+    folder = write(tmp_path / "model")
+    params = lingo.get(f"{name}(path={str(folder)!r})")
+    inputs = (params.train_input, params.eval_inputs["heldout"])
+    assert [data.length for data in inputs] == [12, 12]
+    params.build()
+    default = lingo.get(name).train_input
+    if name == "huggingface.bert_questions":
+        assert (default.length, default.stride, default.max_question) == (384, 128, 64)
 
 
 def test_a_decoder_is_no_encoder() -> None:
