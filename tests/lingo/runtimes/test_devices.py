@@ -17,8 +17,8 @@ from tests.lingo.runtimes.child import printed
 
 
 def test_the_advice_is_one_that_can_be_followed():
-    assert advise_devices(4096) == "--devices=4096 makes so many of the processor"
-    assert advise_devices(4097) == "--devices makes at most 4096 of the processor"
+    assert advise_devices(4096) == "--devices=4096 makes 4096 of the CPU"
+    assert advise_devices(4097) == "--devices makes at most 4096 of the CPU"
 
 
 @pytest.mark.parametrize("kind", [Mesh, TpuMesh])
