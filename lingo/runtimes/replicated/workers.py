@@ -118,7 +118,7 @@ def _check_devices() -> None:
     if len(processors or [0]) > 1 and not tf.config.list_physical_devices("GPU"):
         raise ParamError(
             f"--devices made {len(processors)} devices of this worker's CPU, but with several"
-            " workers (TF_CONFIG) each CPU is one replica: start more workers, or leave out --devices"
+            " workers (TF_CONFIG) each CPU is one replica: start more workers, or leave it out"
         )
 
 
