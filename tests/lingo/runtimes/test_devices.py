@@ -100,7 +100,7 @@ def test_a_mesh_without_the_gpus_of_the_machine_is_refused_unless_asked_for():
         "print(engine.device_mesh(topology).size)\n"
     )
     refused, size = printed("-c", code).splitlines()
-    assert "2 GPUs of TensorFlow would be idle: pip install 'lingo-tf[mesh-gpu]'" in refused
+    assert "2 GPUs that TensorFlow sees would be idle: pip install 'lingo-tf[mesh-gpu]'" in refused
     assert size == "1"
 
 
