@@ -1,4 +1,4 @@
-"""The loss and the metrics of all tasks that predict tokens one after the other.
+"""The loss and metrics that all tasks share which predict tokens one after the other.
 
 Axes: B batch, T positions, C positions of a chunk, D model width, V vocabulary.
 """
@@ -23,16 +23,16 @@ class TokenPrediction(Task, interface=True):
     """Cross-entropy of tokens, averaged over the tokens of the whole batch.
 
     Padding (segment 0), examples of weight 0 and targets of weight 0 are ignored. Label smoothing
-    and the z-loss affect training only. Metrics have the plain cross-entropy, and bits per byte if
-    the batch has `bytes`, int32 [B], the number of bytes of each example's target text.
+    and the z-loss affect training only. Metrics include the plain cross-entropy, and bits per byte
+    if the batch has `bytes`, int32 [B], the number of bytes of each example's target text.
 
     Subclasses have a field `model`, and define `activations` and `decoder_stack`.
     """
 
     vocab_size: int  # number of token ids; the input offers it
-    label_smoothing: float = 0.0  # part of a target's probability that goes to all tokens alike
+    label_smoothing: float = 0.0  # part of a target's probability, spread evenly over all tokens
     z_loss: float = 0.0  # coefficient of (log Z)^2, which keeps logits from drifting; often 1e-4
-    chunk_size: int | None = None  # positions of a row with logits in memory at a time; None: all
+    chunk_size: int | None = None  # positions per row with logits in memory at a time; None: all
 
     def check(self) -> None:
         p = self.p
@@ -45,15 +45,14 @@ class TokenPrediction(Task, interface=True):
         for layer in self.decoder_stack.tree():
             if isinstance(layer, Attention) and not layer.mask.has_steps:
                 raise ParamError(
-                    f"{layer.path}: {type(layer.mask).__name__} shows later positions, among them"
-                    " the very token that is to be predicted; take Causal, Prefix, or a LocalWindow"
-                    " with ahead=0"
+                    f"{layer.path}: {type(layer.mask).__name__} shows later positions, including"
+                    " the token to be predicted; take Causal, Prefix, or a LocalWindow with ahead=0"
                 )
             if isinstance(layer, Router) and not layer.is_causal:
                 raise ParamError(
-                    f"{layer.path}: where this {type(layer).__name__} sends a token depends on"
-                    " later ones, among them the very token that is to be predicted; take a router"
-                    " where tokens choose, with priority=position: the others are for encoders"
+                    f"{layer.path}: this {type(layer).__name__} routes a token by later tokens,"
+                    " including the token to be predicted; take a router in which tokens choose,"
+                    " with priority=position: the others are for encoders"
                 )
 
     @property
@@ -101,21 +100,21 @@ class TokenPrediction(Task, interface=True):
         return states
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the likeliest token at each position, given the true ones before it.
+        """Returns the likeliest token at each position, given the true tokens before it.
 
-        `tokens`, int32 [B, T], and `log_probs`, float32 [B, T], their log-probabilities, in nats.
-        If the batch has `targets`, `target_log_probs`, float32 [B, T], are those of the targets.
-        Values at padding mean nothing.
+        These are `tokens`, int32 [B, T], and `log_probs`, float32 [B, T], their log-probabilities,
+        in nats. If the batch has `targets`, `target_log_probs`, float32 [B, T], are the targets'
+        log-probabilities. Values at padding are meaningless.
         """
         has_targets = "targets" in batch
         targets = batch["targets"] if has_targets else tf.zeros_like(batch["tokens"])
         x, chunk_size = self.activations(batch), self.p.chunk_size
-        found = score_in_chunks(self.model, _predictions, x, targets, chunk_size=chunk_size)
-        found["tokens"] = tf.cast(found["tokens"], tf.int32)
-        return found if has_targets else {k: found[k] for k in ("tokens", "log_probs")}
+        scores = score_in_chunks(self.model, _predictions, x, targets, chunk_size=chunk_size)
+        scores["tokens"] = tf.cast(scores["tokens"], tf.int32)
+        return scores if has_targets else {k: scores[k] for k in ("tokens", "log_probs")}
 
     def has_answers(self, batch: Batch) -> bool:
-        """Returns whether there is `exact_match`: if `target_weights`, [B, T], mark answers."""
+        """Returns whether `target_weights`, [B, T], mark answers, for `exact_match`."""
         return "target_weights" in batch
 
     def results(self, means: dict[str, float]) -> dict[str, float]:
@@ -128,7 +127,7 @@ class TokenPrediction(Task, interface=True):
         for layer in self.model.tree():
             if isinstance(layer, LearnedPositions) and num_positions > layer.p.max_length:
                 raise ParamError(
-                    f"they take {num_positions} positions, but {layer.path} has"
+                    f"the texts take {num_positions} positions, but {layer.path} has"
                     f" max_length={layer.p.max_length}"
                 )
 
@@ -144,7 +143,7 @@ class TokenPrediction(Task, interface=True):
 def token_weights(batch: Batch) -> tf.Tensor:
     """Returns the weight of each target of a batch in the loss, float32 [B, T].
 
-    Padding (segment 0) counts nowhere. `weights` are [B], `target_weights`, if any, [B, T].
+    It is 0 for padding (segment 0). `weights` are [B], `target_weights`, if any, [B, T].
     """
     weights = tf.cast(batch["segments"] > 0, tf.float32) * batch["weights"][:, None]
     return weights * batch["target_weights"] if "target_weights" in batch else weights
@@ -154,8 +153,8 @@ def exact_match(right: tf.Tensor, segments: tf.Tensor, weights: tf.Tensor) -> di
     """Returns the state of the fraction of documents whose weighted targets are all right.
 
     `right`, float32 [B, T], is 1 where the prediction is right, else 0. `segments`, int32 [B, T],
-    are the documents, each of consecutive positions. `weights`, float32 [B, T], are those of the
-    targets; a document without any is ignored.
+    are the documents, each of consecutive positions. `weights`, float32 [B, T], are the targets'; a
+    document whose targets all have weight 0 is ignored.
     """
     batch, length = size_of(segments, 0), size_of(segments, 1)
     begins = tf.cast(tf.not_equal(segments[:, 1:], segments[:, :-1]), tf.int32)
@@ -174,7 +173,7 @@ def _plain_scores(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]
 
 
 def _predictions(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the likeliest tokens, and log-probabilities of these and of targets, [B, T].
+    """Returns the likeliest tokens, their log-probabilities, and the targets', [B, T].
 
     `logits` are [B, T, V], `targets` int32 [B, T]. All are float32, which is exact for token ids.
     """

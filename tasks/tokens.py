@@ -19,9 +19,9 @@ from lingo.ops.shape import size_of
 
 
 class TokenModel(Protocol):
-    """A model of tokens: an embedding gives each a vector, and a head gives logits.
+    """A model of tokens: an embedding gives each token a vector, and a head gives logits.
 
-    They may share a table.
+    Embedding and head may share a table.
     """
 
     embedding: Embedding
@@ -35,7 +35,7 @@ class TokenModel(Protocol):
 def with_position_ids(
     inputs: CallInputs, tokens: tf.Tensor, index: tf.Tensor | None = None
 ) -> CallInputs:
-    """Returns inputs; if they have no position ids, with `index` (None: 0) + 0, 1, 2, ..."""
+    """Returns inputs with position ids, by default `index` (None: 0) + 0, 1, 2, ..."""
     if inputs.position_ids is not None:
         return inputs
     ids = tf.zeros_like(tokens) + tf.range(size_of(tokens, 1))
@@ -45,7 +45,7 @@ def with_position_ids(
 def stack_inputs(
     stack: Layer, tokens: tf.Tensor, inputs: CallInputs, *, table: tf.Tensor | None
 ) -> CallInputs:
-    """Returns inputs with what a model knows: its table, and tokens if a layer needs them.
+    """Returns inputs with the model's position table, and with tokens if a layer needs them.
 
     `tokens` are int32 [B, T]; `table` is the model's `shared_table`, float32 [num_buckets, N], if
     any.
@@ -65,8 +65,8 @@ def embed_tokens(
 ) -> tf.Tensor:
     """Returns the input of a stack, [B, T, D], for tokens and position ids, int32 [B, T].
 
-    With `index`, int32 scalar, these are the next positions after so many in decoding. `scaled`
-    multiplies the sum by sqrt(D); Vaswani et al. 2017, sec. 3.4, multiply only the token's
+    With `index`, int32 scalar, these are new positions of decoding, after `index` earlier ones.
+    `scaled` multiplies the sum by sqrt(D); Vaswani et al. 2017, sec. 3.4, multiply only the token's
     vector.
     """
 
@@ -97,7 +97,7 @@ def score_in_chunks(
     Args:
         model: computes the logits.
         function: from logits, float32 [B, C, V], and targets, int32 [B, C], to a structure of float
-            tensors, [B, C]; those of the result are [B, T].
+            tensors, [B, C]; the tensors of the result are [B, T].
         activations: [B, T, D], any float type.
         targets: int32 [B, T].
         chunk_size: C; None: T, all positions at once.

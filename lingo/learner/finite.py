@@ -45,7 +45,7 @@ def quantity_names(
 ) -> list[str]:
     """Returns the name of each entry of the vector of sums.
 
-    `arrays` are the floating-point arrays of a batch, `terms` those of the loss, with `total`.
+    `arrays` are the floating-point arrays of a batch, `terms` the loss's terms, `total` included.
     """
     weights, states = list(learner.weights()), list(learner.task.states())
     return [
@@ -65,7 +65,7 @@ def name_first_non_finite(
 ) -> str | None:
     """Returns the name of the first quantity of a step that is not finite; None if `first` is -1.
 
-    Of the batch, {name: [B, ...] array}, only names and dtypes are used; `scalars` are the tags of
+    Only names and dtypes of the batch, {name: [B, ...] array}, are used; `scalars` are the tags of
     the step's report.
     """
     if first < 0:
@@ -86,8 +86,8 @@ def check_finite(
 ) -> FiniteCheck:
     """Checks every tensor that a step computes, with the results of `local_sums` and `square_sums`.
 
-    `norm` is that of all gradients, a float32 scalar; `new` are weights, slots and state after the
-    update, with the shapes of `TrainState` or in rows. `total` adds up sums over the devices
+    `norm` is the norm of all gradients, a float32 scalar; `new` are weights, slots and state after
+    the update, with the shapes of `TrainState` or in rows. `total` adds up sums over the devices
     that have parts of weights and slots.
     """
     weights, slots, state = new
@@ -129,7 +129,7 @@ def square_sums(
 ) -> dict[str, tf.Tensor]:
     """Returns the sum of squares of each layer's gradient, by program path.
 
-    Gradients are float32 [*weight.shape], or in rows, results [*weight.stack_shape].
+    Gradients are float32 [*weight.shape], or in rows; results are [*weight.stack_shape].
     """
     return {where: _square_sum(weight, gradients[where]) for where, weight in weights.items()}
 

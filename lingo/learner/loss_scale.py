@@ -40,7 +40,7 @@ def states(task: Task) -> dict[str, ParamSpec]:
 
 
 def next_states(state: Mapping[str, tf.Tensor], is_finite: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the states after a step; `is_finite`, bool scalar, is whether its gradients were."""
+    """Returns the states after a step; `is_finite`, bool scalar: whether its gradients were."""
     scale, steps = state[SCALE], state[STEPS] + 1.0
     is_due = steps >= GROWTH_STEPS
     larger = tf.where(is_due & tf.math.is_finite(2.0 * scale), 2.0 * scale, scale)

@@ -41,10 +41,8 @@ FLOAT_BYTES = 4  # weights, slots and statistics are float32, whatever dtype lay
 FirstValue = Callable[[str], np.ndarray | None]
 """Returns the initial value of the named weight, float32; None if its initializer draws it."""
 
-
 FirstSlot = Callable[[str, str], np.ndarray | None]
-"""Returns the initial value of a slot, given the names of its weight and of the slot, float32; None
-if it begins as ever."""
+"""Returns a slot's initial value, float32, by the names of weight and slot; None: the usual one."""
 
 
 class SavedTensors(Protocol):
@@ -56,10 +54,10 @@ class SavedTensors(Protocol):
         ...
 
     def require(self, expected: Mapping[str, tuple[Sequence[int], str]]) -> None:
-        """Raises CheckpointMismatch unless the tensors are name -> (shape, dtype)."""
+        """Raises CheckpointMismatch unless the tensors are as expected: name -> (shape, dtype)."""
 
     def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> Iterable[np.ndarray]:
-        """Returns the same slice of each named tensor, float32 of any shape, which all have."""
+        """Returns the same slice of each named tensor; all are float32 and of the same shape."""
         ...
 
 
@@ -82,7 +80,7 @@ class TrainState(NamedTuple):
     def map(self, function: Callable[[str, Any], Any]) -> TrainState:
         """Returns a state with `function(path, tensor)` in place of each tensor, of any shape.
 
-        The path is that of the weight or state that the tensor belongs to; "" for the step.
+        The path names the weight or state that the tensor belongs to; it is "" for the step.
         """
 
         def each(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,8 +95,8 @@ class TrainState(NamedTuple):
     def select(self, weights: WhichWeights) -> TrainState:
         """Returns the state as trained, or with the moving averages of weights and statistics.
 
-        Statistics, as of a batch norm, are averaged like weights, since averages of many steps do
-        not fit the statistics of the latest ones (so does Tan and Le 2019's code of EfficientNet).
+        Statistics, such as a batch norm's, are averaged like weights: weights averaged over many
+        steps do not fit the latest steps' statistics (as in Tan and Le 2019's EfficientNet code).
         """
         if weights == "trained":
             return self
@@ -110,7 +108,7 @@ class TrainState(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """A task, an optimizer and a seed: what defines the training step; fixed in a program."""
+    """A task, an optimizer and a seed, which define the training step; fixed in a program."""
 
     task: Task
     optimizer: Optimizer
@@ -141,7 +139,7 @@ class Learner(NamedTuple):
 
 @functools.lru_cache(maxsize=4)
 def _weights(task: Task) -> dict[str, Weight]:
-    """Returns the description of each weight: a large task has hundreds of thousands of names."""
+    """Returns each weight's description, cached: a large task has hundreds of thousands."""
     return {
         where: Weight(where, tuple(path.names(where)), spec.program_shape, spec.num_stacked)
         for where, spec in task.weights().items()
@@ -171,7 +169,7 @@ def initial_value(spec: ParamSpec, seed: int, first_value: FirstValue | None = N
 def initial_state(
     learner: Learner, first_value: FirstValue | None = None, first_slot: FirstSlot | None = None
 ) -> TrainState:
-    """Returns the state before the first step; moving averages begin as the weights.
+    """Returns the state before the first step; moving averages start equal to the weights.
 
     Tensors have the shapes of `TrainState` and are lazy (`LazyArray`): drawn, or read by
     `first_value` and `first_slot`, when they are indexed. The step is int32 0.
@@ -247,7 +245,7 @@ class _Entry(NamedTuple):
     def num_stacked(self) -> int:
         return len(path.stack_shape(self.path))
 
-    def one_shape(self) -> tuple[int, ...]:
+    def layer_shape(self) -> tuple[int, ...]:
         return self.shape[self.num_stacked() :]
 
     def place(self, state: TrainState) -> tuple[dict[str, Any], str]:
@@ -259,7 +257,7 @@ class _Entry(NamedTuple):
     def constant(self, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
         """Returns parts of some layers' slots as they are before the first step."""
         fill = np.float32(self.slot.fill if self.slot else 0.0)
-        return (np.broadcast_to(fill, self.one_shape())[index] for _ in names)
+        return (np.broadcast_to(fill, self.layer_shape())[index] for _ in names)
 
     def read(self, read: Read, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
         """Yields parts of some layers' tensors: from a checkpoint, or `constant` if not saved."""
@@ -283,7 +281,7 @@ def _entries(learner: Learner) -> Iterator[_Entry]:
 def named_shapes(learner: Learner) -> dict[str, tuple[int, ...]]:
     """Returns {name in a checkpoint: shape of one layer's tensor}, for everything but the step."""
     return {
-        name: entry.one_shape()
+        name: entry.layer_shape()
         for entry in _entries(learner)
         for name, kept in zip(entry.names(), entry.saved_layers(), strict=True)
         if kept
@@ -292,13 +290,13 @@ def named_shapes(learner: Learner) -> dict[str, tuple[int, ...]]:
 
 def slot_shapes(learner: Learner) -> dict[str, dict[str, tuple[int, ...]]]:
     """Returns {name of one layer's weight or moving statistic: {slot: shape}}, if it has slots."""
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, shape in named_shapes(learner).items():
         kind, _, rest = name.partition("/")
         if kind == "slots":
             slot, _, weight = rest.partition("/")
-            found.setdefault(weight, {})[slot] = shape
-    return found
+            shapes.setdefault(weight, {})[slot] = shape
+    return shapes
 
 
 def named_tensors(learner: Learner, state: TrainState) -> Iterator[tuple[str, Any]]:
@@ -316,7 +314,7 @@ def named_tensors(learner: Learner, state: TrainState) -> Iterator[tuple[str, An
 
 
 def name_vectors(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns {name in a checkpoint: [E]} of {program path of a state: [*stacked axes, E]}."""
+    """Returns {name in a checkpoint: [E]} from {program path of a state: [*stacked axes, E]}."""
     return {
         f"state/{name}": vector
         for where, value in values.items()
@@ -327,7 +325,7 @@ def name_vectors(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _unstack(entry: _Entry, value: Any) -> Iterable[Any]:
     if isinstance(value, Shards):
         return value.unstack(entry.num_stacked())
-    return np.asarray(value).reshape((len(entry.names()), *entry.one_shape()))
+    return np.asarray(value).reshape((len(entry.names()), *entry.layer_shape()))
 
 
 def restore_state(learner: Learner, saved: SavedTensors) -> TrainState:
@@ -355,17 +353,15 @@ def _build_state(learner: Learner, step: Any, tensor: Callable[[_Entry], Any]) -
 
 
 class Placement:
-    """Where a step's tensors are: here whole, on one device; runtimes of many devices subclass it.
+    """Where a step's tensors are: whole on one device; runtimes of many devices subclass it.
 
-    `rules` are the sharding rules for what layers compute, None where nothing is split; `compiled`
-    tells whether XLA compiles that, `weights_ready` and `constant_ranges` what `Call` says of them.
+    `rules` are the sharding rules for layers' tensors, None if nothing is split; `compiled` is
+    whether XLA compiles the layers; `weights_ready` and `constant_ranges` are fields of `Call`.
     """
 
     rules: Rules | None = None
     gathers_weights: bool = False  # whether `update` returns parts of weights, for `gather_weights`
-    keeps_parts: bool = (
-        False  # whether these parts are kept between steps, and gathered by the next
-    )
+    keeps_parts: bool = False  # whether a step begins with such parts, and gathers them
 
     def __init__(
         self, *, compiled: bool = False, weights_ready: bool = False, constant_ranges: bool = False
@@ -386,9 +382,9 @@ class Placement:
         return function()
 
     def weights_for_layers(self, weights: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns weights, by path, as a step's layers read them, from what is kept between steps.
+        """Returns weights, by path, as a step's layers read them, from those kept between steps.
 
-        They are float32 of their shapes, perhaps rounded to fewer bits.
+        They are float32 in their own shapes, perhaps rounded to fewer bits.
         """
         return dict(weights)
 
@@ -399,7 +395,7 @@ class Placement:
     def shard_for_update(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns weights, or their gradients, by path, split for the optimizer.
 
-        They are float32 of their shapes; the results are as `update_weight` says.
+        They are float32 in their own shapes; the results are as `update_weight` describes them.
         """
         return dict(values)
 
@@ -408,30 +404,30 @@ class Placement:
         return dict(values)
 
     def gather_weights(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns weights, by path, from what `shard_for_storage` returned of them."""
+        """Returns weights, by path, from the results of `shard_for_storage`."""
         return dict(values)
 
     def state_for_evaluation(self, state: TrainState, weights: WhichWeights) -> TrainState:
-        """Returns a state whose weights and statistics are those to evaluate with, gathered."""
+        """Returns a state with the weights and statistics to evaluate with, gathered."""
         selected, gather = state.select(weights), self.gather_weights
         if weights == "ema":  # averages are kept as slots
             return selected._replace(weights=gather(selected.weights), state=gather(selected.state))
         return state._replace(weights=gather(state.weights)) if self.keeps_parts else state
 
     def slots_for_update(self, slots: Slots) -> Slots:
-        """Returns all slots as the optimizer gets them, from what is kept between steps."""
+        """Returns all slots as the optimizer gets them, from the slots kept between steps."""
         return slots
 
     def slots_for_storage(self, slots: Slots) -> Slots:
-        """Returns what is kept of all slots after the update."""
+        """Returns all slots as they are kept between steps."""
         return slots
 
     def total_of_parts(self, sums: T) -> T:
-        """Returns a structure of sums over what `shard_for_update` returns, over all of it."""
+        """Returns sums over all devices' parts, from sums over the parts of `shard_for_update`."""
         return sums
 
     def device_scope(self, where: str) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context whose tensors are on the device of a weight or state; "": the step."""
+        """Returns a context for tensors on a weight's or state's device, by path; "": the step."""
         return contextlib.nullcontext()
 
     def update_scope(self) -> contextlib.AbstractContextManager[Any]:

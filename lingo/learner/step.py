@@ -2,7 +2,7 @@
 
     denominators = total(loss_denominators(batch))             # from the batch alone
     sums = total(batch_sums(state, batch, denominators))       # gradients, losses, ...
-    state, report = update(state, sums)                        # on every replica, or its part
+    state, report = update(state, sums)                        # whole on every replica, or its part
 
 `total` adds over replicas: it is the identity on one device and on a mesh, and an all-reduce on
 replicas. `batch_sums` never divides by a local batch size or a number of replicas.
@@ -42,7 +42,7 @@ from lingo.ops.scan import accumulate
 from lingo.optim.optimizer import Update, Weight, select
 
 IS_CAUSAL = "is_causal"
-"""The first part of the names of what `decode_batch` finds out about layers."""
+"""The prefix of the names of `decode_batch`'s results about layers."""
 
 
 @add_in_order()
@@ -59,14 +59,14 @@ def train_step(
     sums = place.total(batch_sums(learner, state, batch, denominators, place))
     with tf.name_scope("update"), place.update_scope():
         after, report = place.compute(lambda: update(learner, state, sums, place))
-        if place.gathers_weights:  # an exchange, which may have state of its own, as `total`
+        if place.gathers_weights:  # outside `update`: exchanges may be stateful, as in `total`
             after = after._replace(weights=place.gather_weights(after.weights))
         return after, report
 
 
 def loss_denominators(task: Task, batch: Batch) -> dict[str, tf.Tensor]:
     """Returns `task.loss_denominators` of a part of the step's batch: term -> float32 scalar."""
-    with refuse_hidden_state():  # not of the runtime's sums, whose operations may be stateful
+    with refuse_hidden_state():  # not around the runtime's sums: their operations may be stateful
         denominators = task.loss_denominators(CheckedBatch(batch))
     check_denominators(task, denominators)
     return denominators
@@ -81,13 +81,13 @@ def batch_sums(
 ) -> dict[str, Any]:
     """Returns `local_sums` of this replica's part of the batch, added over accumulation steps.
 
-    `denominators` are those of the whole batch, term -> float32 scalar.
+    `denominators` are the whole batch's, term -> float32 scalar.
     """
     task, key = learner.task, random.fold(random.root_key(learner.seed), state.step)
     frozen = find_frozen(learner)
     weights = state.weights
     if place.keeps_parts:
-        with tf.name_scope("update"):  # their gather ends the update of the step before
+        with tf.name_scope("update"):  # gathering them completes the previous step's update
             weights = place.weights_for_layers(weights)
 
     def part(batch: Batch) -> dict[str, Any]:
@@ -111,20 +111,20 @@ def local_sums(
     *,
     frozen: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Computes one part of the batch's contribution to the step; contributions add.
+    """Computes the contribution of one part of the batch to the step; contributions add up.
 
     Args:
         task: the model and its losses.
         weights: program path -> float32 [*stacked axes, ...].
-        state: program path -> float32 [*stacked axes, ...], moving statistics; a loss scale.
+        state: program path -> float32 [*stacked axes, ...], moving statistics, a loss scale.
         batch: {name: [B, ...] tensor}, a part of the step's batch.
-        denominators: of the losses, term -> float32 scalar: the weight of the whole batch.
+        denominators: loss term -> float32 scalar, the weight of the whole batch.
         key: random key of (seed, step).
         place: where tensors are.
         frozen: program paths of weights that no step changes, so that they need no gradient.
 
     Returns:
-        `gradients`: program path -> float32, the weight's shape, of `losses["total"]`;
+        `gradients` of `losses["total"]`: program path -> float32 of the weight's shape;
         `losses`: term -> float32 scalar, see `normalize_losses`;
         `batch_statistics`: program path of a state -> {"sum": float32 [*stacked axes, ...],
             "weight": float32 [*stacked axes]};
@@ -187,9 +187,9 @@ def normalize_losses(
 ) -> dict[str, tf.Tensor]:
     """Returns each loss term divided by its denominator, and the `total` that training minimizes.
 
-    All are float32 scalars by term. `sums` are the task's terms and `side_losses` those of layers,
+    All are float32 scalars by term. `sums` are the task's terms and `side_losses` the layers',
     summed over a part of the batch. A denominator is the weight of the whole batch; a term without
-    one is divided by that of `examples`. `total` is the sum of coefficient * term. Raises
+    one is divided by `examples`' denominator. `total` is the sum of coefficient * term. Raises
     ParamError if two losses have the same name, or one is called `total`.
     """
     if twice := sums.keys() & side_losses.keys() | {"total"} & (sums.keys() | side_losses.keys()):
@@ -235,15 +235,15 @@ def update(
     """Applies the sums of one step; skips the update if any of its values is not finite.
 
     A skipped step keeps weights, slots and statistics, and counts as done: `step` advances. The
-    values are losses, gradients and their norm, batch statistics, and the updated tensors. `sums`
-    is what `local_sums` returns, added over all parts of the batch.
+    checked values are losses, gradients and their norm, batch statistics, and the updated tensors.
+    `sums` is the result of `local_sums`, added over all parts of the batch.
 
     Returns:
         The state after the step, and a report:
         `scalars`: TensorBoard tag -> float32 scalar;
         `metric_states`: metric name -> {"sum", "weight"}, side metrics of layers;
         `statistics`: program path -> float32 [*stacked axes, ...], the moving statistics to plot;
-        `first_non_finite`: int32 scalar, -1 if the update was applied, or is skipped because the
+        `first_non_finite`: int32 scalar, -1 if the update was applied, or was skipped because the
             loss scale was too large; else the index in `finite.quantity_names` of the first
             quantity that is not finite.
     """
@@ -286,7 +286,7 @@ def update(
 def _zero_frozen(
     learner: Learner, gradients: Mapping[str, tf.Tensor], place: Placement
 ) -> dict[str, tf.Tensor]:
-    """Returns the gradients with those of frozen weights set to zero: no norm includes them."""
+    """Returns the gradients, zero for frozen weights, so that no norm includes these."""
     selected = {}
     for where, weight in learner.weights().items():
         trainable = learner.optimizer.trainable_layers(weight)
@@ -305,7 +305,7 @@ def _apply_gradients(
     rates: Mapping[str, Any],
     place: Placement,
 ) -> tuple[dict[str, Any], Slots]:
-    """Returns all weights, from those before in parts, and their slots, after the update."""
+    """Returns all weights and their slots after the update; `before` are the weights in parts."""
     optimizer, ema_rate = learner.optimizer, learner.optimizer.ema_rate(state.step)
     slots, after, slots_after = place.slots_for_update(state.slots), {}, {}
     for where, weight in weights.items():
@@ -315,7 +315,7 @@ def _apply_gradients(
         after[where], kept = new.value, dict(new.slots)
         if ema_rate is not None:
             kept[EMA] = _average(slots[where][EMA], new.value, ema_rate)
-        if (columns := weight.row_columns) is not None:  # 0 / 0 in its padding, if epsilon is 0
+        if (columns := weight.row_columns) is not None:  # padding is 0 / 0 if epsilon is 0
             after[where] = columns.without_padding(new.value)
             kept = {
                 k: columns.without_padding(v) if v.shape == new.value.shape else v
@@ -332,7 +332,7 @@ def _average_statistics(
     batch_statistics: Mapping[str, Any],
     place: Placement,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Returns weights, slots and moving statistics after the update, from the first two."""
+    """Returns weights, slots and moving statistics after the update; `moved` are the first two."""
     weights, slots = moved[0], {where: dict(own) for where, own in moved[1].items()}
     moving, ema_rate = {}, learner.optimizer.ema_rate(state.step)
     for where, spec in learner.task.states().items():
@@ -362,7 +362,7 @@ def evaluate_batch(
     batch: Batch,
     place: Placement = ONE_DEVICE,
 ) -> Any:
-    """Returns the metric states of a batch, side metrics of layers included; draws nothing.
+    """Returns the metric states of a batch, side metrics of layers included; uses no randomness.
 
     Arguments have the shapes of `local_sums`; a state is {"sum", "weight"}, float64 scalars, or has
     other float64 entries of fixed shapes.
@@ -381,7 +381,7 @@ def predict_batch(
     batch: Batch,
     place: Placement = ONE_DEVICE,
 ) -> dict[str, tf.Tensor]:
-    """Returns `task.predict` of a batch and its `weights`, {name: [B, ...]}; draws nothing.
+    """Returns `task.predict` of a batch, and its `weights`: {name: [B, ...]}; not random.
 
     Arguments have the shapes of `local_sums`. Float types of 16 bits become float32.
     """

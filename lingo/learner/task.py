@@ -1,8 +1,8 @@
 """The contract of a task: a model, its losses and its metrics.
 
-A task only adds; the training step divides. `loss` returns sums over the examples of a batch,
-`loss_denominators` returns, from the batch alone, what each of them is divided by. So the gradients
-of replicas, micro-batches and accumulation steps simply add, however unevenly a batch is split or
+A task only adds; the training step divides. `loss` returns sums over the examples of a batch;
+`loss_denominators` returns the divisor of each sum, from the batch alone. So the gradients of
+replicas, micro-batches and accumulation steps simply add, however unevenly a batch is split or
 padded.
 
 Axes: B examples.
@@ -32,16 +32,16 @@ Batch = Mapping[str, Any]
 """{name: [B, ...] tensor}, as `Input.batch` describes it."""
 
 BATCH_EXAMPLE = "experiment.train_input.batch(0) shows what a batch is"
-"""Ends messages about batches that a user makes."""
+"""The end of messages about a batch that a user made."""
 
 RESERVED_PREDICTIONS = ("example_id", "weights")
-"""Names that no prediction has: those of arrays of a batch that come with predictions."""
+"""Names that no prediction may have: a batch's arrays with these names come with predictions."""
 
 _MEAN = {"sum", "weight"}  # entries of the state of a metric
 
 
 class CheckedBatch(dict[str, Any]):
-    """A copy of a batch, whose error names the missing array, and those that there are."""
+    """A copy of a batch; the error for a missing array names it and the arrays in the batch."""
 
     def __missing__(self, name: str) -> Any:
         names = ", ".join(self) or "nothing"
@@ -53,20 +53,20 @@ class Task(Layer, interface=True):
     """A model with a loss.
 
     Subclasses define `loss`, override `loss_denominators` and `metrics` where needed, define
-    `predict` to be of use after training, `summaries` to show examples in TensorBoard, and, if they
+    `predict` for use after training, `summaries` to show examples in TensorBoard, and, if they
     continue texts, `decode` and `check_positions`.
     """
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
-        """Raises ParamError if an input with such `offers` does not suit the task."""
+        """Raises ParamError if an input with these `offers` does not suit the task."""
 
     def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the float32 scalar that divides each loss term: its weight in a [B, ...] batch.
+        """Returns the divisor of each loss term, float32 scalar: its weight in a [B, ...] batch.
 
         It depends on the batch alone (masks, labels), never on weights: the step adds denominators
         over replicas before it computes the first loss. `examples`, by default the sum of the
-        float32 `weights` [B], is for every term that has none of its own, such as the auxiliary
-        losses of layers.
+        float32 `weights` [B], divides every term without its own denominator, such as layers'
+        auxiliary losses.
         """
         return {"examples": tf.reduce_sum(batch["weights"])}
 
@@ -81,11 +81,11 @@ class Task(Layer, interface=True):
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
         """Returns additive metric states of a [B, ...] batch: {name: state}.
 
-        A state is what a function of `lingo.metrics` returns, such as {"sum", "weight"}, the
-        scalars of a mean; or other tensors that add up over batches, if `read_metric` knows them.
-        float64 sums (`weighted_mean`) do not depend on how examples are split into batches. States
-        of several batches are added by name and entry, which not every batch needs to have. The
-        default reports each loss term.
+        A state is the result of a function of `lingo.metrics`, such as {"sum", "weight"}, the
+        scalars of a mean. It may hold other tensors that add up over batches, if `read_metric`
+        knows them. float64 sums (`weighted_mean`) do not depend on how examples are split into
+        batches. States are added over batches by name and entry; a batch may lack some of them.
+        The default reports each loss term.
         """
         weights = self.loss_denominators(batch)
         return {
@@ -96,58 +96,58 @@ class Task(Layer, interface=True):
     def batch_flops(self, specs: Specs) -> int:
         """Returns the floating-point operations of the matrix products of one forward pass.
 
-        They are those of a whole batch with the `specs` of an `Input`: a multiply-add counts as
-        two, rematerialization does not count. 0 if the task does not count its operations.
+        The pass is over a whole batch with the `specs` of an `Input`. A multiply-add counts as two;
+        rematerialization does not count. 0: the task does not count its operations.
         """
         return 0
 
     def read_metric(self, name: str, state: Mapping[str, Any]) -> dict[str, float]:
-        """Returns results by name from the state of a metric, added up over all examples.
+        """Returns a metric's results by name, from its state added up over all examples.
 
-        The entries of a state are float64 arrays. Override it for a state of your own.
+        The entries of a state are float64 arrays. Override this for your own kind of state.
         """
         return read_state(name, state)
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns what the model says of each example of a [B, ...] batch: {name: [B, ...]}.
+        """Returns the model's predictions for each example of a [B, ...] batch: {name: [B, ...]}.
 
-        Any float, integer or boolean types; float types of 16 bits become float32. The batch may
-        lack what only the loss reads, such as labels. Raises ParamError if the task does not say
-        what a prediction is.
+        They have any float, integer or boolean type; 16-bit floats become float32. The batch may
+        lack arrays that only the loss reads, such as labels. Raises ParamError if the task does not
+        define a prediction.
         """
         raise self._missing_method(
             "predict", "it returns {name: [B, ...] tensor}, such as {'logits': self.model(x)}"
         )
 
     def results(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics to report, from what `read_metric` has returned for all of them."""
+        """Returns the metrics to report, from the results of `read_metric` for all metrics."""
         return dict(means)
 
     def loss_metrics(self) -> dict[str, str]:
-        """Returns {loss term: metric} of metrics that are a term under another name.
+        """Returns {loss term: metric} for each term that is a metric under another name.
 
-        TensorBoard shows a term in training and in evaluations in one chart. A metric that has the
-        name of a term, or `loss/<term>`, needs no entry.
+        TensorBoard then shows the term's values in training and in evaluations in one chart. A
+        metric that has the name of a term, or `loss/<term>`, needs no entry.
         """
         return {}
 
     def summaries(
         self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
     ) -> dict[str, Media | float]:
-        """Returns what TensorBoard shows of some examples at each evaluation, by name.
+        """Returns TensorBoard summaries of some examples at each evaluation, by name.
 
-        That is an `Image`, `Histogram`, `Text` or `Table` of `lingo.metrics`, or a number. The
+        A summary is an `Image`, `Histogram`, `Text` or `Table` of `lingo.metrics`, or a number. The
         arrays are [B, ...] of the first B <= `summary.num_examples` examples of an evaluation
-        input, without padding; `predictions` are those of `predict`. Before the first step it is
-        called with predictions of zeros, so that a mistake is found then; later, an exception is a
-        warning.
+        input, without padding; `predictions` are the results of `predict`. To find mistakes early,
+        it is called before the first step, with zeros as predictions; later, an exception is only
+        a warning.
         """
         return {}
 
     def metric_summaries(
         self, name: str, state: Mapping[str, np.ndarray]
     ) -> dict[str, Media | float]:
-        """Returns what TensorBoard shows of the state of a metric over all examples, by name.
+        """Returns TensorBoard summaries of a metric's state over all examples, by name.
 
         By default a `confusion` is shown as an image. The entries of a state are float64 arrays.
         """
@@ -160,7 +160,7 @@ class Task(Layer, interface=True):
     def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
         """Continues prompts; draws from the random key of the current call context.
 
-        `batch` is that of `lingo.decode.text.prompt_batch`, {name: [B, ...] tensor}; the results
+        `batch` comes from `lingo.decode.text.prompt_batch`, {name: [B, ...] tensor}; the results
         are `tokens`, int32, and `log_probs`, float32, with the shapes of `Decoding.decode`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no decode")
@@ -181,13 +181,13 @@ def first_calls(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer
         if layer not in calls:
             raise ParamError(
                 f"{layer.path}: {type(task).__name__} does not count the operations of a batch"
-                " (`batch_flops`), so nobody knows which shape comes to the pipeline"
+                " (`batch_flops`), so the pipeline's input shape is unknown"
             )
     return {layer: calls[layer] for layer in layers}
 
 
 def find_owner(task: Task, where: str) -> tuple[Layer, str]:
-    """Returns the layer that declares the weight of a program path, and the weight's name there."""
+    """Returns the layer that declares the weight at a program path, and its name in the layer."""
     return next(
         (layer, spec.path)
         for layer in task.tree()
@@ -208,7 +208,7 @@ def untrained_error(task: Task, where: str) -> ParamError:
     )
 
 
-# ---- checks of what methods return: each mistake is one sentence, at the first trace -------------
+# ---- checks of methods' results at the first trace -----------------------------------------------
 
 
 def _mistake(method: Callable[..., Any], text: str) -> ParamError:
@@ -216,9 +216,9 @@ def _mistake(method: Callable[..., Any], text: str) -> ParamError:
 
 
 def _check_mapping(method: Callable[..., Any], result: Any, wanted: str, *, full: bool) -> None:
-    """Raises ParamError unless a method's result is a mapping, with entries if it has to be `full`.
+    """Raises ParamError unless a method's result is a mapping, and not an empty one if `full`.
 
-    `wanted` says what the method returns.
+    `wanted` describes a right result in the message.
     """
     if not (isinstance(result, Mapping) and (result or not full)):
         raise _mistake(method, f" returned {describe_kind(result)}: it returns {wanted}")
@@ -246,7 +246,7 @@ def check_denominators(task: Task, denominators: Any) -> None:
     if "examples" not in denominators:
         raise _mistake(
             method,
-            " has no 'examples', which is for every term without one of its own:"
+            " has no 'examples', the denominator of every term without its own:"
             " return super().loss_denominators(batch) | {...}",
         )
     for term, value in denominators.items():
@@ -259,10 +259,10 @@ def check_denominators(task: Task, denominators: Any) -> None:
 
 
 def check_coefficients(task: Task, terms: Collection[str]) -> None:
-    """Raises ParamError unless coefficients are {term: finite number}, of terms that there are.
+    """Raises ParamError unless coefficients are {term: finite number} of existing terms.
 
-    A task of lingo names the terms of all its settings, so that its own method, inherited or
-    called, may have some that are not there.
+    lingo's own tasks name the terms of all their settings, so a subclass may inherit coefficients
+    of terms that its losses lack.
     """
     coefficients = task.coefficients()
     _check_mapping(task.coefficients, coefficients, "{term: number}", full=False)
@@ -276,7 +276,7 @@ def check_coefficients(task: Task, terms: Collection[str]) -> None:
 
 
 def _inherited_coefficients(task: Task) -> Iterable[str]:
-    """Returns the terms that the nearest class of lingo gives coefficients."""
+    """Returns the terms with coefficients in the nearest class that is lingo's own."""
     definers = (cls for cls in type(task).__mro__ if "coefficients" in vars(cls))
     return next(filter(is_lingos, definers)).coefficients(task)
 
@@ -354,7 +354,7 @@ def check_summaries(
 ) -> None:
     """Raises ParamError unless a method's summaries are {name: Media or number}.
 
-    No number has a name of one of `metrics`, which are shown under the same tags.
+    None of them may have the name of one of `metrics`, which TensorBoard shows under the same tag.
     """
     wanted = "{name: summary}, such as {'examples': lingo.metrics.Table({'label': batch['label']})}"
     _check_mapping(method, summaries, wanted, full=False)

@@ -1,18 +1,18 @@
-"""Whether the losses and metrics of a task are sums over examples, and padding counts for nothing.
+"""Checks that a task's losses and metrics are sums over examples, and that padding adds nothing.
 
-Of twice as many examples, all alike, a sum is twice as large, and a mean is the same:
+Over twice as many identical examples a sum is twice as large, and a mean is the same:
 
     loss [B, T]  --reduce_sum-->   []     B * T,  2 * B * T
     loss [B, T]  --reduce_mean-->  []     1,      1
 
-So `check_sums` traces the task for B and for 2 * B examples, without weights or data. It computes
-only the operations after the last tensors that grow with the batch, with ones in place of these.
+So `check_sums` traces the task for B and for 2 * B examples, without weights or data. It replaces
+the last tensors that grow with the batch by ones, and computes only the operations after them.
 
 Examples of weight 0 fill up the last batch of an evaluation, and batches that devices cannot share
-equally. A loss that forgets `batch["weights"]` counts them as examples: `check_padding` computes
+equally. A loss that forgets `batch["weights"]` counts them as examples. So `check_padding` computes
 some examples with and without padding.
 
-Models of lingo's own classes are left out, since lingo's tests check those.
+Models made only of lingo's classes are left out: lingo's tests check these.
 
 Axes: B examples.
 """
@@ -47,13 +47,13 @@ from lingo.learner.step import evaluate_batch, find_frozen, graph_of
 from lingo.learner.task import Batch, CheckedBatch, Task, check_denominators, check_losses
 from lingo.ops import random
 
-_MAX_SIZE = 2**22  # elements of the tensors that are replaced; what needs more is not checked
+_MAX_SIZE = 2**22  # elements of replaced tensors; a sum that needs more is not checked
 _TOLERANCE = 1e-3  # relative: sums are float32
 
 _MIN_EXAMPLES = 4
 _MAX_LAYERS = 64  # a model with more takes longer than a second to trace
-_MAX_PRODUCTS = 2e9  # of a weight and an element of the batch: what a second may compute
-_PADDING_TOLERANCE = 1e-4  # relative to the largest of the values: other shapes round otherwise
+_MAX_PRODUCTS = 2e9  # weights times elements of the batch: what a second may compute
+_PADDING_TOLERANCE = 1e-4  # relative to the largest value: other shapes round differently
 
 _PYTHON_ERRORS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors of a user's model that computes batches of one size only."""
@@ -63,14 +63,14 @@ _Pair: TypeAlias = tuple[Any, Any]
 
 
 class LossSums(NamedTuple):
-    """What a training step sums over a batch, each a float32 scalar by term."""
+    """The sums of a training step over a batch: float32 scalars by term."""
 
     denominators: dict[str, Any]
     losses: dict[str, Any]
     side_losses: dict[str, Any]  # of layers
 
     def by_name(self) -> dict[str, Any]:
-        """Returns all sums by the names that messages give them."""
+        """Returns all sums by their names in messages."""
         named = {f"the denominator {name!r}": v for name, v in self.denominators.items()}
         losses = {**self.losses, **self.side_losses}
         return named | {f"the loss {name!r}": value for name, value in losses.items()}
@@ -81,8 +81,8 @@ def loss_sums(
 ) -> LossSums:
     """Returns the losses and denominators of a batch, {name: [B, ...]}.
 
-    Weights and states are float32 by program path; `call` has more fields of the call context.
-    Raises ParamError if the task returns others than its contract says, or hides state.
+    Weights and states are float32 by program path; `call` has further fields of the call context.
+    Raises ParamError if the task's results break its contract, or if it hides state.
     """
     fields = {"state": state, "rows": batch["rows"], **call}
     with refuse_hidden_state():
@@ -119,7 +119,7 @@ def _metrics_by_part(states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def check_sums(learner: Learner, specs: Specs, place: Placement) -> None:
     """Raises ParamError if a loss, a denominator or a metric's state is not a sum over examples.
 
-    Not checked are values that depend on the batch in a loop over layers, and models that compute
+    It checks neither values that depend on the batch in a loop over layers, nor models that compute
     batches of one size only. `specs` are name -> (shape, dtype) of a batch.
     """
     if all(is_lingos(type(layer)) for layer in learner.task.tree()):
@@ -150,7 +150,7 @@ def _double(specs: Specs) -> Specs:
 
 
 def _trace(learner: Learner, specs: Specs, place: Placement) -> dict[str, tf.Tensor]:
-    """Returns what a task sums over a batch: name in messages -> tensor of a graph."""
+    """Returns a task's sums over a batch: name in messages -> tensor of a graph."""
     names: list[str] = []
 
     def sums(state: TrainState, batch: Batch) -> list[Any]:
@@ -165,11 +165,11 @@ def _trace(learner: Learner, specs: Specs, place: Placement) -> dict[str, tf.Ten
 
 
 def _boundary(end: _Pair) -> list[_Pair]:
-    """Returns the last tensors before a result whose size depends on the batch, and placeholders.
+    """Returns the last tensors whose sizes depend on the batch before a result, and placeholders.
 
     Empty if the two traces differ in more than sizes.
     """
-    found: list[_Pair] = []
+    boundary: list[_Pair] = []
     seen: set[str] = set()
     following = [end]
     while following:
@@ -180,10 +180,10 @@ def _boundary(end: _Pair) -> list[_Pair]:
         if one.op.type != two.op.type or len(one.op.inputs) != len(two.op.inputs):
             return []
         if one.op.type == "Placeholder" or _differ(one.shape, two.shape):
-            found.append((one, two))
+            boundary.append((one, two))
         else:
             following.extend(zip(one.op.inputs, two.op.inputs, strict=True))
-    return found
+    return boundary
 
 
 def _differ(one: tf.TensorShape, two: tf.TensorShape) -> bool:
@@ -191,7 +191,7 @@ def _differ(one: tf.TensorShape, two: tf.TensorShape) -> bool:
 
 
 def _is_small(pairs: list[_Pair]) -> bool:
-    """Returns whether tensors can be replaced by ones, which need not much memory."""
+    """Returns whether tensors can be replaced by ones that take little memory."""
     tensors = [tensor for pair in pairs for tensor in pair]
     if not all(t.shape.is_fully_defined() and (t.dtype.is_bool or _is_number(t)) for t in tensors):
         return False
@@ -203,11 +203,11 @@ def _is_number(tensor: tf.Tensor) -> bool:
 
 
 def _compute(ends: list[Any], ones: list[Any]) -> list[np.ndarray]:
-    """Returns the values of some tensors of a graph if others are ones."""
+    """Returns the values of the tensors `ends` of a graph where the tensors `ones` are ones."""
     if not ends:
         return []
     definition = ends[0].graph.as_graph_def()
-    for node in definition.node:  # without what is only printed or asserted, which needs the batch
+    for node in definition.node:  # without prints and assertions, which need the batch
         del node.input[sum(not name.startswith("^") for name in node.input) :]
     fed = {t.name: np.ones(t.shape, t.dtype.as_numpy_dtype) for t in ones}
     config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
@@ -230,8 +230,8 @@ def _check_sum(task: Task, name: str, one: np.ndarray, two: np.ndarray) -> None:
     method = task.metrics if "metric" in name else task.loss
     where = definition_line(task.loss_denominators if "denominator" in name else method)
     raise ParamError(
-        f"{where}: {type(task).__name__}: {name} is not a sum over examples: of twice as many, it"
-        f" is {change}.\n"
+        f"{where}: {type(task).__name__}: {name} is not a sum over examples: over twice as many,"
+        f" it is {change}.\n"
         "Return tf.reduce_sum(weights * values), not a mean: lingo divides a loss by its"
         " `loss_denominators`, and the 'sum' of a metric by its 'weight', over the whole batch."
     )
@@ -241,7 +241,7 @@ def _check_sum(task: Task, name: str, one: np.ndarray, two: np.ndarray) -> None:
 
 
 def check_padding(learner: Learner, data: Input) -> None:
-    """Raises ParamError if examples of weight 0 change a sum of the first examples of an input.
+    """Raises ParamError if examples of weight 0 change a sum over the first examples of an input.
 
     Models that would take longer than about a second are left out.
     """
@@ -263,7 +263,7 @@ def check_padding(learner: Learner, data: Input) -> None:
 
 
 def num_examples(task: Task) -> int:
-    """Returns how many examples of a batch to compute, so that padding forms groups of its own."""
+    """Returns how many examples to compute so that padding forms separate groups."""
     together = examples_together([task], (None, None))
     counts = (layer.p.num_micro_batches for layer in pipelines(task))
     unit = together * math.lcm(*counts)
@@ -278,13 +278,13 @@ def padding_problem(
     *,
     frozen: set[str],
 ) -> str:
-    """Returns which sum examples of weight 0 change, in a sentence; "" if they change none.
+    """Returns a sentence about a sum that examples of weight 0 change; "" if they change none.
 
-    A loss that is not finite is told instead: no step would change a weight.
+    A loss that is not finite is reported instead, since no step would change a weight.
 
-    Losses and metrics of layers are left out: a layer need not know which examples are padding.
-    Layers that take statistics over the batch in training count padding, too. With such layers the
-    losses are computed as in an evaluation, by moving statistics, and gradients are left out.
+    Layers' losses and metrics are left out: a layer need not know which examples are padding.
+    Layers with statistics over the batch count padding in training. A task that has such layers is
+    computed as in an evaluation, with moving statistics and without gradients.
 
     Args:
         task: the model and its losses.
@@ -327,7 +327,7 @@ def _is_cheap(task: Task, data: Input, num: int) -> bool:
 
 
 def _pad(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns a batch with its examples again and zeros, both of weight 0: either is padding."""
+    """Returns a batch, a copy of its examples and zeros in one; the last two have weight 0."""
     padded = {name: np.concatenate([a, a, np.zeros_like(a)]) for name, a in batch.items()}
     padded["weights"][len(batch["weights"]) :] = 0.0
     return padded | {"rows": np.arange(len(padded["rows"]), dtype=padded["rows"].dtype)}
@@ -338,7 +338,7 @@ def _to_tensors(batch: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
 
 
 def _own_losses(sums: LossSums) -> dict[str, Any]:
-    """Returns sums by name without losses of layers."""
+    """Returns the sums by name, without the layers' losses."""
     return sums._replace(side_losses={}).by_name()
 
 
@@ -361,7 +361,7 @@ def _trained_sums(
 
 
 def _is_changed(alone: np.ndarray, padded: np.ndarray) -> bool:
-    if alone.shape != padded.shape:  # an entry for each example, which nothing adds up
+    if alone.shape != padded.shape:  # one entry per example: not a sum
         return False
     if not np.isfinite(alone).all():
         return False

@@ -33,10 +33,10 @@ def split_processor(num_devices: int) -> None:
 
 
 def advise_devices(num_devices: int) -> str:
-    """Returns how the CPU becomes so many devices, or that it cannot, as the end of a message."""
+    """Returns the end of a message: how to split the CPU into devices, or that it is impossible."""
     if num_devices > MAX_VIRTUAL_DEVICES:
-        return f"--devices makes at most {MAX_VIRTUAL_DEVICES} of the processor"
-    return f"--devices={num_devices} makes so many of the processor"
+        return f"--devices makes at most {MAX_VIRTUAL_DEVICES} of the CPU"
+    return f"--devices={num_devices} makes {num_devices} of the CPU"
 
 
 def check_devices(engine: str, num_devices: int, num_started: int) -> None:
@@ -44,14 +44,14 @@ def check_devices(engine: str, num_devices: int, num_started: int) -> None:
     if num_started != num_devices:
         raise ParamError(
             f"devices={num_devices}, but {engine} has already started with {num_started}: devices"
-            " are chosen once a process, before anything is computed"
+            " are chosen once per process, before anything is computed"
         )
 
 
 # ---- GPUs ----------------------------------------------------------------------------------------
 
 _AMPERE = (8, 0)
-"""The compute capability of the first GPUs of NVIDIA that multiply matrices in bfloat16."""
+"""The compute capability of NVIDIA's first GPUs that multiply matrices in bfloat16."""
 
 
 class Gpu(NamedTuple):
@@ -86,7 +86,7 @@ def peak_memory_bytes() -> int:
 def advise_settings(gpus: Sequence[Gpu], *, dtype: str, xla: bool | None) -> list[str]:
     """Returns a sentence for each setting that is usually faster on some GPUs; [] without any.
 
-    `dtype` is that of the task, `xla` whether XLA compiles the step, None where it always does.
+    `dtype` is the task's; `xla` is whether XLA compiles the step, None if it always does.
     """
     if not gpus:
         return []

@@ -1,20 +1,21 @@
-"""Which part of every tensor of a training state each device of a mesh holds.
+"""The part of each tensor of a training state that each device of a mesh holds.
 
-A weight has three splits, each derived from the one before. At *rest*, between steps, it is split
-as the rules map its logical axes; with `shard_weights` also along the mesh axes of the batch, and
-then layers gather it where they read it. For its *update* it is split as at rest; with
-`shard_update` also along the mesh axes of the batch (Xu et al. 2020, arXiv 2004.13336): each device
-then updates its part only, and keeps slots for it. A *slot* is split as the update.
+A weight has three splits, each derived from the previous one. At *rest*, between steps, it is split
+as the rules map its logical axes. With `shard_weights` it is also split along the mesh axes of the
+batch; layers then gather it where they read it. For its *update* it is split as at rest. With
+`shard_update` it is also split along the mesh axes of the batch (Xu et al. 2020, arXiv 2004.13336):
+each device then updates only its part, and keeps slots only for this part. A *slot* is split like
+the update.
 
-With `shard_update` each of N devices has 1/N of a slot, rounded up. An axis that divides into N is
-split. If there is none, the elements of each part form a row with zeros at its end, whose chunks
-devices update and keep: see `lingo/mesh/weight_rows.py`. On the host and in checkpoints every
-tensor has its own shape. A slot with only some axes of its weight (Adafactor's means over rows and
-columns) is kept in the same way, by its own shape, and is whole along the batch while an update
-computes.
+With `shard_update` each of N devices has 1/N of a slot, rounded up. An axis whose size is a
+multiple of N is split. If there is no such axis, the elements of each part form a row with zeros at
+its end, and each device updates and keeps a chunk of the row: see `lingo/mesh/weight_rows.py`. On
+the host and in checkpoints every tensor has its own shape. A slot with only some axes of its weight
+(Adafactor's means over rows and columns) is kept in the same way, by its own shape, and is whole
+along the batch while an update computes.
 
-With `keep_parts` a weight is kept between steps as its update has it, and whole only while a step
-computes: each device gathers a copy, perhaps of fewer bits, for its layers.
+With `keep_parts` a device keeps between steps only the part of a weight that it updates. In each
+step it gathers a whole copy for its layers, perhaps with fewer bits.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class Layout(NamedTuple):
     gradients: dict[str, Split]  # of each gradient, once it is summed over devices
     slots: dict[str, dict[str, Split]]  # path of a weight or statistic -> {slot: split}
     state: dict[str, Split]  # of each moving statistic
-    # Of each weight, and average; None if it is not updated in rows.
+    # The rows of each weight and average; None if it is not updated in rows.
     rows: dict[str, WeightRows | None]
-    # Likewise of each slot that has only some axes of its weight, by path and name.
+    # The same for each slot that has only some axes of its weight, by path and name.
     factor_rows: dict[str, dict[str, WeightRows | None]]
 
     def map(self, function: Callable[[Any, Split], Any], state: TrainState) -> TrainState:
@@ -77,7 +78,7 @@ def layout(
     uneven: bool = True,
     keep_parts: bool = False,
 ) -> Layout:
-    """Returns how a learner's state is split; the first flags are the fields of `Sharded`.
+    """Returns how a learner's state is split; all flags but `keep_parts` are fields of `Sharded`.
 
     Raises ParamError, which names the tensor, if the rules do not fit it (see `split`).
     """
@@ -96,28 +97,28 @@ def layout(
         in_rows = uneven and learner.optimizer.updates_rows()
         return _split_evenly(split, shape, num_stacked, batch, mesh, uneven=in_rows)
 
-    found = _complete(learner, mesh, rules, ruled, rest, split_evenly if shard_update else None)
-    return _keep_parts(found) if keep_parts else found
+    splits = _complete(learner, mesh, rules, ruled, rest, split_evenly if shard_update else None)
+    return _keep_parts(splits) if keep_parts else splits
 
 
 def replica_layout(learner: Learner, num_replicas: int, *, keep_parts: bool = False) -> Layout:
-    """Returns the layout of replicas that have all weights, and update each in rows of chunks."""
+    """Returns the layout of replicas: each has all weights, and updates a chunk of each's rows."""
     specs = {**learner.task.weights(), **learner.states()}
     mesh, rest = topology({"data": num_replicas}), {}
     for where, spec in specs.items():
         rest[where] = whole(len(spec.program_shape))
 
     def in_rows(where: str, split: Split, shape: tuple[int, ...]) -> Split:
-        del shape  # every weight is in rows, even a number: all sums over parts are sums over rows
+        del shape  # every weight is in rows, even a scalar: all sums over parts are sums over rows
         return Split(split.axes, ("data",), specs[where].num_stacked)
 
-    found = _complete(learner, mesh, RECIPES["1d"], rest, rest, in_rows)
-    found = found._replace(gradients=found.read)  # an all-reduce leaves every replica all of them
-    return _keep_parts(found) if keep_parts else found
+    splits = _complete(learner, mesh, RECIPES["1d"], rest, rest, in_rows)
+    splits = splits._replace(gradients=splits.read)  # an all-reduce gives every replica all of them
+    return _keep_parts(splits) if keep_parts else splits
 
 
 def _keep_parts(layout: Layout) -> Layout:
-    """Returns a layout whose weights are kept as their updates have them."""
+    """Returns a layout that keeps each weight with the split of its update."""
     return layout._replace(rest={k: layout.update[k] for k in layout.rest})
 
 
@@ -131,7 +132,7 @@ def _complete(
 ) -> Layout:
     """Returns a layout from the splits by rules and at rest of each weight and statistic.
 
-    `split_evenly`, of a path, a split and a shape, is None if updates are not split further.
+    `split_evenly` maps a path, a split and a shape to the update's split; None: no further split.
     """
     specs = {**learner.task.weights(), **learner.states()}
     update = dict(rest)
@@ -174,7 +175,7 @@ def check_gather_dtype(dtype: GatherDtype, *, shard_update: bool) -> None:
     """Raises ParamError for the field `gather_dtype` of a runtime that gathers no weights."""
     if dtype != "float32" and not shard_update:
         raise ParamError(
-            f"gather_dtype={dtype!r} is of weights that shard_update=True gathers: set both"
+            f"gather_dtype={dtype!r} is for weights that shard_update=True gathers: set both"
         )
 
 
@@ -188,8 +189,8 @@ class DeviceBytes(NamedTuple):
 def bytes_per_device(learner: Learner, layout: Layout) -> dict[str, DeviceBytes]:
     """Returns the bytes of `weights`, `slots`, `gradients` and `statistics` on a mesh.
 
-    Weights are those between steps. Gradients are summed over devices: a device's own ones, of its
-    examples, are as large as the weights that layers read, until they are added up.
+    Weights are counted as kept between steps, gradients as summed over devices. Before that sum,
+    the gradients of a device's own examples are as large as the weights that layers read.
     """
     shapes = {where: weight.shape for where, weight in learner.weights().items()}
     slots = {
@@ -214,7 +215,7 @@ def _count_bytes(tensors: Iterable[tuple[tuple[int, ...], Split]], mesh: Topolog
 
 
 def pad_part(value: Any, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
-    """Returns a part of a tensor of any shape and dtype, padded with zeros at the end to a shape.
+    """Returns a part of a tensor of any shape and dtype, padded at the end with zeros to `shape`.
 
     `value` may be an object that is read slice by slice; `index` has a slice for each axis, which
     may end, or begin, beyond the end of the tensor.
@@ -242,7 +243,7 @@ def _split_weight(spec: ParamSpec, rules: Rules, mesh: Topology, *, uneven: bool
 def _split_further(
     rest: Split, spec: ParamSpec, axes: Axes, mesh: Topology, *, uneven: bool
 ) -> Split:
-    """Returns a split that also uses those of some mesh axes that it does not use yet."""
+    """Returns the split at rest, split also along those mesh axes that it does not use yet."""
     shape, num_stacked = spec.program_shape, spec.num_stacked
     even = _split_evenly(rest, shape, num_stacked, axes, mesh, uneven=False)
     axes, parts = _unused_axes(rest, axes), rest.part_shape(shape, mesh)
@@ -261,9 +262,9 @@ def _split_evenly(
     *,
     uneven: bool,
 ) -> Split:
-    """Returns a split whose parts have 1/N of the elements, over N devices along other mesh axes.
+    """Returns a split whose parts have 1/N of the elements, over N devices along unused mesh axes.
 
-    Of the first axis that divides, or else, if `uneven`, of rows.
+    It splits the first axis whose size divides; if there is none and `uneven`, it splits rows.
     """
     axes, parts = _unused_axes(split, axes), split.part_shape(shape, mesh)
     num = mesh.size(axes)
@@ -282,6 +283,6 @@ def _unused_axes(split: Split, axes: Axes) -> Axes:
 
 
 def _own_first(shape: tuple[int, ...], num_stacked: int) -> list[int]:
-    """Returns the axes in the order in which one is chosen to be split."""
+    """Returns a shape's axes, the ones to split first."""
     # A loop over layers reads whole layers: the axes along which they are stacked come last.
     return [*range(num_stacked, len(shape)), *range(num_stacked)]

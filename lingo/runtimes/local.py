@@ -1,8 +1,8 @@
-"""One device computes the steps, or one device for each stage of a `PipelinedChain`.
+"""Steps on one device, or on one device per stage of a `PipelinedChain`.
 
 On one device, all steps of a call are one `tf.function`. With stages:
 
-    in each step                            on the device of a stage
+    in each step                            on the stage's device
     read its variables                      yes
     compute, forward and backward           yes; activations pass from one device to the next
     add up gradients over micro-batches     yes
@@ -45,16 +45,16 @@ class Local(Runtime):
     """Trains on one device.
 
     On a CPU, runs are equal bit for bit. `deterministic` makes them so on other devices:
-    operations use their slower deterministic form, and those that have none raise an error. It
-    stays set for the whole process: TensorFlow cannot unset it.
+    operations use their slower deterministic form, and an operation without one raises an error.
+    It stays set for the whole process: TensorFlow cannot unset it.
 
-    With several `stage_devices` the stages of each `PipelinedChain` are on these in turn:
-    their forward and backward computation, their weights, and the slots and states of these.
-    Everything else is on the first device.
+    With several `stage_devices` the stages of each `PipelinedChain` are on these devices in turn:
+    a stage's forward and backward computation, weights, slots and states. Everything else is on
+    the first device.
     """
 
     xla: bool = False  # compile the step with XLA; on processors it seldom pays
-    stage_devices: int = 1  # on which the stages of a PipelinedChain are
+    stage_devices: int = 1  # devices for the stages of a PipelinedChain
     deterministic: bool = False  # the same bits in every run, also on accelerators; slower there
 
     def check(self) -> None:
@@ -71,13 +71,13 @@ class Local(Runtime):
             return
         if not stages(learner):
             raise ParamError(
-                f"stage_devices={num} are for the stages of a PipelinedChain, and no layer is one;"
-                " runtime=Mesh(stage=...) is for layers that are alike"
+                f"stage_devices={num}, but the model has no PipelinedChain with stages for them;"
+                " runtime=Mesh(stage=...) is for identical layers"
             )
         if (parts := learner.accumulation_steps) > 1:
             raise ParamError(
-                f"accumulation_steps={parts} adds gradients up on one device, not on"
-                f" stage_devices={num}: take {parts} times the num_micro_batches for it"
+                f"accumulation_steps={parts} adds up gradients on one device, not on"
+                f" stage_devices={num}: take {parts} times the num_micro_batches instead"
             )
 
     def start(self, learner: Learner, state: TrainState) -> LocalProgram:
@@ -89,7 +89,7 @@ class Local(Runtime):
         return StagedProgram(learner, state, StagePlacement(names[0], devices))
 
     def set_determinism(self) -> None:
-        """Makes the operations of the process deterministic, if `deterministic` says so."""
+        """Makes the operations of the process deterministic, if `deterministic` is set."""
         if self.p.deterministic:
             tf.config.experimental.enable_op_determinism()
 
@@ -102,7 +102,7 @@ class Local(Runtime):
         names = [device.name for device in tf.config.list_logical_devices(kind)]
         if len(names) < (wanted := self.p.stage_devices):
             raise ParamError(
-                f"stage_devices={wanted}, but here are {len(names)} of kind {kind}:"
+                f"stage_devices={wanted}, but this process has {len(names)} of kind {kind}:"
                 f" {advise_devices(wanted)}"
             )
         return names[:wanted]
@@ -113,7 +113,7 @@ class Local(Runtime):
 
 
 class LocalProgram(Program):
-    """Runs steps in a loop in one graph, which reads variables at its start, assigns at its end."""
+    """Runs a call's steps as a loop in one graph, between reading and assigning the variables."""
 
     def __init__(self, learner: Learner, state: TrainState, place: Placement) -> None:
         # Grappler's memory optimizer sums gradients in order of arrival, so the last bits differ
@@ -184,7 +184,7 @@ class LocalProgram(Program):
         tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, state)
 
 
-# ---- stages on devices of their own
+# ---- stages on several devices
 
 
 def stages(learner: Learner) -> dict[str, int]:
@@ -210,7 +210,7 @@ class StagePlacement(Placement):
     """Places tensors of a stage's layers on its device, everything else on the first device."""
 
     def __init__(self, first: str, devices: Mapping[str, str]) -> None:
-        """Takes the first device, and that of each layer in a stage by the layer's path."""
+        """Takes the first device, and {path of a layer in a stage: the stage's device}."""
         super().__init__()
         self._first, self._devices = first, devices
 
@@ -218,7 +218,7 @@ class StagePlacement(Placement):
         return {**super().call_fields(), "devices": self._devices}
 
     def device(self, where: str) -> str:
-        """Returns the device of a weight or state: that of its stage, or the first device."""
+        """Returns the device of a weight or state: its stage's device, or the first one."""
         while where and where not in self._devices:
             where = where.rpartition("/")[0]
         return self._devices.get(where, self._first)
@@ -239,15 +239,15 @@ class StagePlacement(Placement):
     def select(self, condition: tf.Tensor, new: Any, old: Any) -> Any:
         selected: Any = tuple({} for _ in new)
         for device in dict.fromkeys((self._first, *self._devices.values())):
-            mine, others = self._of(device, new), self._of(device, old)
+            new_part, old_part = self._of(device, new), self._of(device, old)
             with on_device(device):  # a single cond would copy all tensors to its own device
-                part = tf.cond(condition, lambda mine=mine: mine, lambda others=others: others)
+                part = tf.cond(condition, lambda x=new_part: x, lambda x=old_part: x)
             for values, more in zip(selected, part, strict=True):
                 values.update(more)
         return selected
 
     def _of(self, device: str, parts: Any) -> Any:
-        """Returns those entries of structures, keyed by program path, that are on a device."""
+        """Returns the entries of structures, keyed by program path, that are on a device."""
         return tuple(
             {where: value for where, value in part.items() if self.device(where) == device}
             for part in parts
@@ -265,7 +265,7 @@ class StagedProgram(LocalProgram):
         return self._train.get_concrete_function(batch).graph
 
     def train(self, batches: Arrays) -> dict[str, Any]:
-        # A call does one step; on failure the state before the first is restored.
+        # A compiled call does one step. If one fails, the state before the first is restored.
         several = len(batches["rows"]) > 1
         before = tf.nest.map_structure(lambda v: v.value(), self._variables) if several else None
         try:
@@ -287,7 +287,7 @@ class StagedProgram(LocalProgram):
         state = self._variables.map(tensor)
         state, report = train_step(self._learner, state, batches, self._place)
         with tf.control_dependencies([tf.group(tf.nest.flatten((state, report)))]):
-            self._assign(state)  # only after everything has been computed: all, or none
+            self._assign(state)  # once everything has been computed: it assigns all, or nothing
         return report
 
 
@@ -295,21 +295,21 @@ class StagedProgram(LocalProgram):
 
 
 def fold_state(task: Layer, state: TrainState) -> TrainState:
-    """Returns a state without slots whose weights are those that products multiply.
+    """Returns a state without slots, with weights as the layers' matrix products read them.
 
-    Weights are program path -> array [*stacked axes, ...], float32 in `state`, in the result of the
-    layers' dtype.
+    Weights are program path -> array [*stacked axes, ...], float32 in `state`, and of the layers'
+    dtype in the result.
     """
     return _ready_state(lambda call: fold_weights(task, call).weights, state)
 
 
 def quantize_state(task: Layer, state: TrainState) -> TrainState:
-    """Returns `fold_state`, with the weights of products as int8 and scales."""
+    """Returns the result of `fold_state`, with the weights of products as int8 and scales."""
     return _ready_state(lambda call: quantize_weights(task, call), state)
 
 
 def dequantize_state(task: Layer, state: TrainState) -> TrainState:
-    """Returns a state of `quantize_state` in the form of `fold_state`, rounded as it is."""
+    """Returns a `quantize_state` result in the form of `fold_state`; the rounding remains."""
     weights = dequantize_weights(state.weights)
     arrays = {w: np.asarray(tf.cast(weights[w], s.dtype)) for w, s in task.weights().items()}
     return state._replace(weights=arrays)
@@ -336,11 +336,11 @@ class Int8Program(LocalProgram):
         super().__init__(learner, state, Placement(compiled=compiled, weights_ready=True))
 
     def _read(self, weights: WhichWeights) -> TrainState:
-        return super()._read("trained")  # it has no averages: its weights are those to evaluate
+        return super()._read("trained")  # it has no averages: its weights are the ones to evaluate
 
 
 def _ready_state(compute: Callable[[Call], Mapping[str, Any]], state: TrainState) -> TrainState:
-    # eagerly: Grappler, which the programs of runs do without, divides otherwise in the last bit
+    # eagerly: Grappler, which runs disable, would change the last bit of divisions
     weights, statistics = tf.nest.map_structure(tf.convert_to_tensor, (state.weights, state.state))
     ready = compute(Call(weights=weights, state=statistics))
     arrays = {where: np.asarray(value) for where, value in ready.items()}

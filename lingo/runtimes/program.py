@@ -1,13 +1,13 @@
-"""A learner compiled for some devices: what all runtimes share, and what each does its own way.
+"""A learner compiled for some devices: the part that all runtimes share.
 
     feed = put(batch)                                       # onto the devices
     results = compile_call(PREDICT)("trained", *feed.args)  # on all of them, from their state
     predictions = get(results, feed)                        # on the host, without padding
 
-A runtime says how its devices get a batch, how a function of state and batch is compiled for them,
-and how results are read: `evaluate`, `predict` and `decode` follow. `train` is one more compiled
-call, which replaces the state. How devices keep the state is the runtime's, too: `state`, `load`.
-`CompiledProgram` is what a mesh's compiler says of a program.
+A runtime defines how its devices get a batch, how a function of state and batch is compiled for
+them, and how results are read. `evaluate`, `predict` and `decode` use only these. `train` is one
+more compiled call, which replaces the state. The runtime also defines how devices keep the state
+(`state`, `load`). `CompiledProgram` is a mesh compiler's report about a program.
 
 Axes: K steps of one call, B examples of the whole batch; a process passes its part of B.
 """
@@ -40,10 +40,10 @@ _PLUMBING = re.compile(
     r"^(Graph execution error:|Detected at node|Stack trace for op|\s*File \"|<stack traces).*",
     re.MULTILINE,
 )
-"""Matches those parts of TensorFlow's messages that describe its graph, not the cause."""
+"""Matches the parts of TensorFlow's messages that describe its graph, not the cause."""
 _PYTHON = "\nTraceback (most recent call last)"  # follows the error of a `tf.py_function`
 Arrays = Mapping[str, np.ndarray]
-"""A batch, or several in a row: name -> array."""
+"""A batch, or several stacked ones: name -> array."""
 
 
 class ProgramError(LingoError):
@@ -51,7 +51,7 @@ class ProgramError(LingoError):
 
 
 class LostState(ProgramError):
-    """Devices failed with parts of the state; the others go on once `load` gives them another.
+    """Devices failed, and parts of the state with them; the others need a new state from `load`.
 
     Each LostState makes the run rewind. So after `load` a runtime must not raise it again for the
     same devices, or the run would loop for ever.
@@ -62,7 +62,7 @@ class LostState(ProgramError):
 def explain_program_errors(what: str) -> Iterator[None]:
     """Turns a TensorFlow graph error into a ProgramError that names what was computed: "step 12".
 
-    A ProgramError is raised again, of the same kind, with that name.
+    A ProgramError is raised again, as the same class, with that name in front.
     """
     try:
         yield
@@ -73,7 +73,7 @@ def explain_program_errors(what: str) -> Iterator[None]:
 
 
 class Computation(NamedTuple):
-    """A function of a state and a batch, which changes no state; see `lingo/learner/step.py`.
+    """A function of a state and a batch that changes no state; see `lingo/learner/step.py`.
 
     It takes (task, weights, moving statistics, batch, *args, placement).
     """
@@ -104,11 +104,11 @@ class CompiledProgram(NamedTuple):
 
     mesh: Topology
     text: str  # HLO of the program of one device, as XLA prints it
-    num_steps: int  # that one call of the program does
+    num_steps: int  # per call of the program
     memory: Mapping[str, int]
     trace_seconds: float  # to trace and lower the program of all devices
     compile_seconds: float  # to partition it and compile the program of one device
-    topology: str | None = None  # the TPUs that it is for, "v5e:4x4"; None: the devices here
+    topology: str | None = None  # TPUs that it is compiled for, "v5e:4x4"; None: the devices here
 
 
 def _explain(error: tf.errors.OpError) -> str:
@@ -125,8 +125,8 @@ class Program(abc.ABC):
     """A learner on some devices; it owns the state.
 
     If there are several processes, all make the same calls, each with its own examples of the batch
-    (see `example_slice`). A batch is name -> array [B, ...]; `rows`, int32 [B], is always one of
-    them. `weights` is "trained" or "ema".
+    (see `example_slice`). A batch is name -> array [B, ...], and always has `rows`, int32 [B].
+    `weights` is "trained" or "ema".
     """
 
     def __init__(self, learner: Learner, place: Placement) -> None:
@@ -146,9 +146,9 @@ class Program(abc.ABC):
         """
 
     def graph(self, specs: Specs) -> tf.Graph:
-        """Returns the graph of one step: here on one device, without sums over others.
+        """Returns the graph of one step: here on one device, without sums over other devices.
 
-        A subclass that traces this graph when it compiles overrides this, and traces it once.
+        A subclass whose `compile` traces this graph anyway overrides this, to trace it only once.
         """
         return step_graph(self._learner, specs)
 
@@ -167,19 +167,19 @@ class Program(abc.ABC):
     ) -> Mapping[str, State]:
         """Adds the metric states of a [B, ...] batch to `sums`, and returns the new sums.
 
-        The states are those of all examples, in every process. `sums` come from an earlier call,
-        and their memory may be reused. The new sums are read by `read_sums`, and may still be
-        computed while the host prepares the next batch: then the next call, or `read_sums`, raises
-        the error of this batch. States and sums are float64, as a host would add them up: counts
-        are exact up to 2**53, where sums in float32 would lose examples from 2**24 on. A device
-        adds a few numbers per batch, so it does not matter where it computes float64 slowly.
+        Every process gets the states of all examples. `sums` come from an earlier call; their
+        memory may be reused. `read_sums` reads the new sums. They may still be computed while the
+        host prepares the next batch; the next call, or `read_sums`, then raises this batch's error.
+
+        States and sums are float64, so that counts are exact up to 2**53; float32 would lose
+        examples from 2**24 on. Slow float64 does not matter: they are a few numbers per batch.
         """
         with self.call_context():
             states = self._evaluate(weights, *self.put(batch).args)
         return add_states(sums, states)
 
     def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
-        """Returns what `evaluate` has added up as arrays of float64 on the host."""
+        """Returns the sums of `evaluate` as float64 arrays on the host."""
         with self.call_context():
             return read_states(sums)
 
@@ -202,8 +202,8 @@ class Program(abc.ABC):
     ) -> dict[str, np.ndarray]:
         """Continues all prompts of a batch, as `Task.decode` does; returns all in every process.
 
-        They are `tokens`, int32, and `log_probs`, float32, [B, ...] as `Decoding.decode` has them.
-        The compiled program is cached for the object `decoding`; `seed` is of the random choices.
+        The results are `tokens`, int32, and `log_probs`, float32, [B, ...] as in `Decoding.decode`.
+        The compiled program is cached per object `decoding`; `seed` is for the random choices.
         """
         key = random.Key(*map(np.asarray, random.root_key(seed)))
         with self.call_context():
@@ -225,19 +225,20 @@ class Program(abc.ABC):
     def state(self, *, alone: bool = False) -> TrainState:
         """Returns the state after the last step, as copies on the host: float32, the step int32.
 
-        If there are several processes, all have to call it. Each returns what it must save, a NumPy
-        array or `Shards` of each tensor in its own shape; or everything, if the others are lost
-        (`alone`). Raises ProgramError if it does not hold what it should return.
+        If there are several processes, all have to call it. Each returns the part that it must
+        save: a NumPy array or `Shards` of each tensor, in the tensor's own shape. With `alone`, if
+        the other processes are lost, it returns everything. Raises ProgramError if this process
+        does not hold all that it should return.
         """
 
     @abc.abstractmethod
     def load(self, state: TrainState) -> None:
         """Replaces the state; compiled programs stay.
 
-        Its tensors are arrays on the host, or `LazyArray`s, in the shapes of the learner's.
+        Its tensors are arrays on the host, or `LazyArray`s, in the shapes of the learner's state.
         """
 
-    # ---- what a runtime does its own way
+    # ---- methods that each runtime defines
 
     @abc.abstractmethod
     def compile_steps(self) -> Any:
@@ -257,7 +258,7 @@ class Program(abc.ABC):
     def put(self, batch: Arrays, *, axis: int = 0, prompts: bool = False) -> Feed:
         """Puts a batch on the devices: name -> [B, ...], or, to train, [K, B, ...] with `axis` 1.
 
-        With `prompts`, padding examples are prompts, too: nothing could continue an empty one.
+        With `prompts`, padding examples are prompts, too, since an empty one cannot be continued.
         """
 
     def get(self, results: Mapping[str, Any], feed: Feed) -> dict[str, np.ndarray]:
@@ -265,7 +266,7 @@ class Program(abc.ABC):
         return {name: value.numpy() for name, value in results.items()}
 
     def call_context(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns the context of each call, which may explain errors, or watch other processes."""
+        """Returns the context of each call; it may explain errors, or watch other processes."""
         return contextlib.nullcontext()
 
     def _scan_step(

@@ -50,7 +50,7 @@ class Runtime(Configurable, interface=True):
         return ALONE
 
     def start(self, learner: Learner, state: TrainState) -> Program:
-        """Puts a state on the devices, as `Program.load`; returns the program that trains it."""
+        """Puts a state on the devices, like `Program.load`; returns the program that trains it."""
         raise NotImplementedError(f"{type(self).__name__} has no start")
 
     def check_learner(self, learner: Learner) -> None:
@@ -66,7 +66,7 @@ class Runtime(Configurable, interface=True):
         return True
 
     def layout(self, learner: Learner) -> Layout | None:
-        """Returns which part of the state each device holds; None where each holds all of it."""
+        """Returns which part of the state each device holds; None if each holds all of it."""
         return None
 
     def num_replicas(self, *, devices_ready: bool) -> int | None:
@@ -79,7 +79,7 @@ class Runtime(Configurable, interface=True):
     def padded_batch_size(self, batch_size: int, learner: Learner) -> int:
         """Returns how many examples a replica trains with, padding examples included.
 
-        `batch_size` is the number of examples of the batch per replica, rounded up.
+        `batch_size` is the number of the batch's examples per replica, rounded up.
         """
         return batch_size
 
@@ -90,8 +90,8 @@ class Runtime(Configurable, interface=True):
     def advice(self, dtype: str) -> list[str]:
         """Returns a sentence for each setting that is usually faster on these devices.
 
-        A simulation says that it is one. `dtype` is that of the task. The process must have joined
-        the others.
+        A simulation says that it is one. `dtype` is the task's. The process must have joined the
+        others.
         """
         return []
 
@@ -102,7 +102,7 @@ class Runtime(Configurable, interface=True):
     def host_bytes(self, learner: Learner) -> int:
         """Returns the bytes of a state that this machine's memory must hold: by default, all.
 
-        Checkpoints of other devices pass through this memory.
+        The state of accelerators passes through this memory into checkpoints.
         """
         return sum(num_bytes(learner).values()) * self.num_host_devices()
 
@@ -116,8 +116,8 @@ class Runtime(Configurable, interface=True):
     ) -> CompiledProgram:
         """Compiles a training step, or evaluation, without a state, if `layout` splits the state.
 
-        `specs` are name -> (shape, dtype) of a whole batch; `topology` names TPUs to compile for,
-        None the devices here.
+        `specs` are name -> (shape, dtype) of a whole batch; `topology` names TPUs to compile for;
+        None: the devices here.
         """
         raise NotImplementedError(f"{type(self).__name__} has no compile_program")
 
@@ -142,7 +142,7 @@ def matmul_flops_per_second(dtype: str, devices: tuple[str, ...] = ("",)) -> flo
 
 
 def peak(timed_product: Callable[[int], Callable[[], float]]) -> float:
-    """Returns the FLOP/s of the fastest of several products, because others may use the machine.
+    """Returns the FLOP/s of the fastest of several products: other programs may use the machine.
 
     `timed_product(size)` returns a function that multiplies two square matrices once, and returns
     the seconds that this took.
@@ -183,7 +183,7 @@ def _time_product(size: int, dtype: str, devices: tuple[str, ...]) -> Callable[[
 
 
 def _check_axes(task: Layer) -> None:
-    """Raises ParamError if the axis of a weight or cache is a misspelt one (see `check_name`)."""
+    """Raises ParamError if the axis of a weight or cache is misspelt (see `check_name`)."""
     for layer in task.tree():
         for spec in layer.declarations():
             for axis in filter(None, spec.axes):

@@ -26,22 +26,22 @@ from lingo.runtimes.runtime import Runtime
 
 
 class Sharded(Runtime):
-    """A runtime on a mesh of devices: the product of its seven axes."""
+    """A runtime on a mesh of devices, the product of its seven axes."""
 
     data: int = 1  # devices along which a batch is split
-    model: int = 1  # along which a layer is: its heads, its hidden width, the vocabulary
-    expert: int = 1  # along which experts are, and a batch once more
-    sequence: int = 1  # along which the positions of an example are
-    height: int = 1  # along which the rows of an image are
-    width: int = 1  # along which its columns are
-    stage: int = 1  # along which the stages of a pipeline are
-    rules: Recipe = "1d"  # which logical axes go to which of these
-    weight_rules: dict[str, list[str]] = {}  # other than the recipe's, for weights: {"mlp": []}
-    activation_rules: dict[str, list[str]] = {}  # likewise, for activations
-    shard_update: bool = False  # each device updates, and keeps slots for, its part of a weight
-    shard_weights: bool = False  # keeps only this part; weights are gathered where they are read
+    model: int = 1  # along which a layer is split: its heads, hidden width, vocabulary
+    expert: int = 1  # along which experts are split, and the batch further
+    sequence: int = 1  # along which the positions of an example are split
+    height: int = 1  # along which the rows of an image are split
+    width: int = 1  # along which the columns of an image are split
+    stage: int = 1  # along which the stages of a pipeline are split
+    rules: Recipe = "1d"  # maps logical axes to these mesh axes
+    weight_rules: dict[str, list[str]] = {}  # replace the recipe's for weights: {"mlp": []}
+    activation_rules: dict[str, list[str]] = {}  # replace the recipe's for activations
+    shard_update: bool = False  # a device updates, and keeps slots for, only its part of a weight
+    shard_weights: bool = False  # a device keeps only this part; layers gather what they read
     gather_dtype: GatherDtype = "float32"  # of copies of weights that shard_update gathers
-    uneven: bool = True  # whether sizes need not divide; the last part is padded then
+    uneven: bool = True  # allows sizes that do not divide; the last part is padded then
 
     def check(self) -> None:
         ranges.check_positive(self.p, *AXES)
@@ -114,7 +114,7 @@ class Sharded(Runtime):
 
 
 def _check_names(field: str, rules: Iterable[str], known: Set[str], why: str) -> None:
-    """Raises ParamError for a rule of an axis that is not known."""
+    """Raises ParamError for a rule whose axis is not known."""
     for name in rules:
         if name not in known:
             raise ParamError(
@@ -144,9 +144,9 @@ class _AxisNames(Placement):
 
 def _activation_axes(learner: Learner) -> Set[str]:
     """Returns the logical axes that layers name in a training step, which is traced."""
-    found = _AxisNames()
-    step_graph(learner, learner.specs, found)
-    return set(filter(None, found.names))
+    collector = _AxisNames()
+    step_graph(learner, learner.specs, collector)
+    return set(filter(None, collector.names))
 
 
 def _check_rows(learner: Learner, layout: Layout) -> None:

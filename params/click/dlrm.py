@@ -1,7 +1,7 @@
 """DLRM (Naumov et al. 2019): MLPerf's on Criteo's terabyte of clicks, and a small one that learns.
 
-Criteo's log is not here. Clicks of a planted model take its place: they show that steps can be
-computed, what they cost, and how close a model comes to the best one.
+Criteo's log is not included. Clicks of a planted model take its place: they show that steps can be
+computed, their cost, and how close a model comes to the best one.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ CRITEO = (
     36,
 )
 """Rows of the tables of MLPerf's reference: the categories of each feature, at most 40 million."""
-TRAIN_CLICKS = 4_195_197_692  # examples of 23 days
-EVAL_CLICKS = 89_137_319  # of half of the last day
+TRAIN_CLICKS = 4_195_197_692  # examples from 23 days
+EVAL_CLICKS = 89_137_319  # from half of the last day
 
 
 @experiment
@@ -65,16 +65,16 @@ def dlrm(batch_size: int = 55_296, data: int = 256):
     """MLPerf's DLRM for Criteo's clicks: 24,036,595,969 weights, all but 2,368,897 in 26 tables.
 
     The model of MLPerf's reference, with the settings of Google's entry to training 0.7 (Kumar et
-    al. 2021): SGD, whose rate of 0.887 for each 2,048 examples (here 23.9) rises for
-    2,750 steps, and from step 49,315 on falls with the square of what is left of 27,772 steps; one
-    pass over 4.2 billion clicks. MLPerf wants an area under the curve of 80.25 % on 89,137,319
-    clicks of the last day. Tables of at least 100,000 rows are cut by rows over all devices, which
-    also share the batch; others, 0.06 GB in all, are whole on each. Here gradients of tables are
-    dense: a step writes every row, also those that the batch does not have. The area is that of a
+    al. 2021). SGD's rate of 0.887 per 2,048 examples (here 23.9) rises for 2,750 steps, and falls
+    from step 49,315 on with the square of the remaining part of 27,772 steps; one pass over 4.2
+    billion clicks. MLPerf's target is an area under the curve of 80.25 % on 89,137,319 clicks of
+    the last day. Tables of at least 100,000 rows are split by rows over all devices, which also
+    share the batch; the others, 0.06 GB in all, are whole on each device. Gradients of tables are
+    dense: a step writes every row, even rows that are not in the batch. The area is computed from a
     histogram, with its error.
 
-    A forward pass takes 4.9 MFLOPs an example. Of 96 GB of weights, one of 256 devices has 0.45
-    GB, and as much of gradients. Not run.
+    A forward pass takes 4.9 MFLOPs an example. Each of 256 devices has 0.45 GB of the 96 GB of
+    weights, and as much of gradients. It has not been run.
 
     lingo show --exp=click.dlrm.dlrm --weights
     """
@@ -112,8 +112,8 @@ def clicks(num_steps: int = 600, batch_size: int = 2048):
     """A small DLRM that learns who clicks from a planted model; 47,041 weights.
 
     After 600 steps of 2,048 examples, less than a minute on two cores, the area under the curve on
-    32,768 held-out examples is 79.6 %, the mean of three seeds, and that of the planted logits
-    80.0 %. Tables have at most 50 rows: Criteo's features, with fewer categories.
+    32,768 held-out examples is 79.6 % (mean of three seeds); with the planted logits it is 80.0 %.
+    Tables have at most 50 rows: Criteo's features, with fewer categories.
 
     lingo train --exp=click.dlrm.clicks --logdir=runs/clicks
     """

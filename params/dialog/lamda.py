@@ -1,14 +1,14 @@
 """LaMDA, language models of dialogs (Thoppilan et al. 2022), and one that trains in minutes.
 
-Table 27 has the sizes: a decoder alone, with T5's relative positions, whose one table all
-layers share, and gated GELU of 8 times the width. Heads have 128 features, and together twice the
-width. The count is exact, with V = 32,000, width d, N heads and L layers:
+The sizes are from table 27: decoder-only, with T5's relative positions, one table for all layers,
+and gated GELU of 8 times the width. A head has 128 features; all heads together have twice the
+width. The number of weights is exact, with V = 32,000, width d, N heads and L layers:
 
     V d + 32 N + L (4 d 128 N + 3 d 8 d + 2 d) + d
 
 The paper counts weights without the embedding: 2B, 8B, 137B. It does not publish the optimizer, the
-length of rows, or whether logits share the embedding; here they are as in Lingvo's dense models of
-the same shapes (`params/lm/lingvo_dense.py`).
+row length, or whether logits share the embedding; here these follow Lingvo's dense models of the
+same shapes (`params/lm/lingvo_dense.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _model(*, dim: int, num_layers: int, num_heads: int, head_dim: int = 128):
 
 
 def _pretraining(model, *, folder: str, data: int, model_axis: int, max_steps: int):
-    """256K tokens a step of the published mixture, on a mesh; layers are scanned and recomputed."""
+    """Trains on the published mixture, 256K tokens a step, on a mesh; rematerializes layers."""
     pieces = SentencePiece.params(
         model=f"{folder}/pieces.model", vocab_size=VOCAB_SIZE - len(SENTINELS)
     )
@@ -80,10 +80,10 @@ def _pretraining(model, *, folder: str, data: int, model_axis: int, max_steps: i
 def lamda_2b(folder: str = "~/lamda", data: int = 16, model: int = 8):
     """LaMDA 2B: 10 layers, width 2560, 40 heads; 2,179,127,040 weights.
 
-    `folder` has the user's texts in place of the published ones: a folder of .jsonl files with a
-    field `text` for each name in MIXTURE, and pieces.model, a SentencePiece model of 31,991 pieces,
-    which leave room for the sentinels of dialogs. Published: 501,000 steps, 1.5 days on 64 chips of
-    TPU v3, which are 128 devices; fine-tuned for 3 hours on 16 chips.
+    `folder` has your own texts in place of the published ones: for each name in MIXTURE a folder of
+    .jsonl files with a field `text`; and pieces.model, a SentencePiece model of 31,991 pieces, so
+    that there is room for the sentinels of dialogs. Published: 501,000 steps, 1.5 days on 64 chips
+    of TPU v3, which are 128 devices; fine-tuned for 3 hours on 16 chips.
 
     lingo show --exp=dialog.lamda.lamda_2b --weights
     """
@@ -117,11 +117,11 @@ def lamda_137b(folder: str = "~/lamda", data: int = 32, model: int = 64):
     return _pretraining(shape, folder=folder, data=data, model_axis=model, max_steps=3_000_000)
 
 
-LENGTH = 128  # tokens a row of the small model
+LENGTH = 128  # tokens per row of the small model
 
 
 def _tokenizer():
-    """1,024 pieces of dialogs and docstrings, and the sentinels of dialogs."""
+    """1,024 pieces learned from dialogs and docstrings, and the sentinels of dialogs."""
     return DialogTokenizer.params(
         tokenizer=DialogPieces.params(
             dialogs=[cls.params(num_dialogs=1500) for cls in (TemplateDialogs, ResearchDialogs)],
@@ -142,13 +142,12 @@ def _dialogs(split: str, objective: str, *, num_dialogs: int, has_tools: bool = 
         tokenizer=_tokenizer(),
         objective=objective,
         length=LENGTH,
-        shares_prefix=objective
-        != "text",  # of responses, too: parts of a mixture have equal arrays
+        shares_prefix=objective != "text",  # for responses, too: a mixture needs equal arrays
     )
 
 
 def _heldout(objective: str, *, has_tools: bool = False):
-    """What is evaluated: dialogs of held-out facts, and dialogs of held-out templates."""
+    """Evaluation inputs: dialogs about held-out facts, and dialogs by held-out templates."""
     splits = {"facts": "heldout_facts", "templates": "heldout_templates"}
     return {
         f"{objective}_{name}": _dialogs(split, objective, num_dialogs=100, has_tools=has_tools).set(
@@ -181,10 +180,10 @@ def _tiny(train_input, eval_inputs, *, num_steps: int):
 def lamda_tiny(num_steps: int = 2500):
     """A small LaMDA: 4 layers, width 96; 1,279,872 weights, pre-trained on English and dialogs.
 
-    A third of its rows are docstrings of installed packages, the others are dialogs by templates
-    over real facts. Needs `pip install 'lingo-tf[dialog,text]'`. After its 2,500 steps, 2.6 M
-    pieces of words, with seed 0: 0.90 bits a byte on dialogs about held-out subjects, 2.00 on
-    dialogs in held-out sentences.
+    A third of its rows are docstrings of installed packages, the others are templated dialogs about
+    real facts. Needs `pip install 'lingo-tf[dialog,text]'`. After its 2,500 steps (2.6 M word
+    pieces) with seed 0: 0.90 bits a byte on dialogs about held-out subjects, 2.00 on dialogs in
+    held-out sentences.
 
     lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
     """
@@ -201,8 +200,8 @@ def lamda_tiny_finetune(
     """As lamda_tiny, fine-tuned to ask tools, to respond, and to rate responses: by one model.
 
     `pretrained` is the run of `lamda_tiny`; without it, weights are random at first. A third of the
-    rows have ratings, which are few tokens: the four of a response share its tokens. The others
-    have responses that rest on tools; without `has_tools` the rated responses, good and bad ones.
+    rows have ratings, which take few tokens: a response's four ratings share its tokens. The other
+    rows have responses based on tools; without `has_tools`, the rated responses, good and bad.
     With seed 0, areas under the ROC curve on held-out subjects are 1.00 (unsafe), 0.98
     (interesting), 0.88 (specific) and 0.83 (sensible); docs/dialog_study.md has more.
 

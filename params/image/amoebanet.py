@@ -1,4 +1,4 @@
-"""AmoebaNet-D and AmoebaNet-B, the convolutional networks that GPipe was measured on."""
+"""AmoebaNet-D and AmoebaNet-B, the convolutional networks of GPipe's measurements."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NUM_CLASSES = 1000
 def amoebanet_d(num_layers: int = 18, num_filters: int = 208):
     """AmoebaNet-D (L, D) for ImageNet (Huang et al. 2019, table 1); 81,505,540 weights, 20 GFLOPs.
 
-    There they are (18, 208) on one accelerator of 8 GB, (18, 416), (18, 544), (36, 544) and
-    (72, 512) as pipelines of 1, 2, 4 and 8. ImageNet is not here: the input is scikit-learn's
+    The paper has (18, 208) on one accelerator of 8 GB, and (18, 416), (18, 544), (36, 544) and
+    (72, 512) as pipelines of 1, 2, 4 and 8. ImageNet is not included: the input is scikit-learn's
     digits, enlarged to the size of its images, ten of the thousand classes. It shows that steps can
-    be computed, and what they cost; no accuracy on ImageNet can be claimed. Optimizer and learning
-    rate are of the order used for this network, not tuned.
+    be computed, and their cost; no accuracy on ImageNet can be claimed. Optimizer and learning rate
+    are usual for this network, not tuned.
 
     lingo show --exp=image.amoebanet.amoebanet_d --weights
     """
@@ -63,12 +63,12 @@ def amoebanet_b(
 ):
     """AmoebaNet-B (18, 512) (Huang et al. 2019, sec. 4); 569,311,312 weights, 9,257,704 auxiliary.
 
-    There it has 557 M weights, sees images of 480 x 480 in 4 stages, and reaches 84.4 % on
-    ImageNet. Options are those of the authors' implementation for TPUs: an auxiliary head of weight
+    In the paper it has 557 M weights, images of 480 x 480 and 4 stages, and reaches 84.4 % on
+    ImageNet. Options are from the authors' implementation for TPUs: an auxiliary head of weight
     0.4, paths kept with probability 0.7, half of the head's inputs dropped, label smoothing of 0.1,
-    RMSProp, gradients of a norm of at most 10, averages with 0.9999. But paths are dropped by depth
-    alone, not also by time; and their batch is 32, to which the learning rate here is in
-    proportion. ImageNet is not here: see `params/image/imagenet.py`. It was not trained here.
+    RMSProp, a gradient norm of at most 10, averages with 0.9999. But here paths are dropped only by
+    depth, not also by time, and the learning rate grows with the batch, theirs being 32. ImageNet
+    is not included: see `params/image/imagenet.py`. This experiment was not trained.
 
     lingo show --exp=image.amoebanet.amoebanet_b --pipeline \\
         --set='Chain=PipelinedChain(num_stages=4, num_micro_batches=16)'
@@ -112,7 +112,7 @@ def digits_b(num_layers: int = 3, num_filters: int = 16):
     """AmoebaNet-B with auxiliary head and dropped paths on digits of 16 x 16; 135,684 weights.
 
     After 400 steps, 25,600 images: 98.5 % of 334 held-out digits are right, 99.1 and 98.8 % with
-    seeds 1 and 2. `pip install 'lingo-tf[data]'`
+    seeds 1 and 2. Needs `pip install 'lingo-tf[data]'`.
 
     lingo train --exp=image.amoebanet.digits_b --logdir=runs/digits_b
     """
@@ -139,7 +139,7 @@ def digits(num_layers: int = 3, num_filters: int = 32):
     """AmoebaNet-D of 3 normal cells and two reductions on scikit-learn's digits; 376,682 weights.
 
     After 400 steps, 25,600 images, two minutes on two cores: 99.1 % of 334 held-out digits are
-    right, 98.2 and 97.9 % with seeds 1 and 2. `pip install 'lingo-tf[data]'`
+    right, 98.2 and 97.9 % with seeds 1 and 2. Needs `pip install 'lingo-tf[data]'`.
 
     lingo train --exp=image.amoebanet.digits --logdir=runs/digits
     """

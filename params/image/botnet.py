@@ -16,9 +16,9 @@ from params.image.imagenet import NUM_CLASSES, imagenet_experiment, imagenet_ste
 def bot50(epochs: int = 90, batch_size: int = 4096, stride: int = 2, folder: str | None = None):
     """BoTNet-50, images of 224 x 224; 20,852,008 weights, where ResNet-50 has 25,557,032.
 
-    With `stride=1`, BoTNet-S1-50, whose last stage does not make the image smaller. Momentum with a
-    rate of 0.1 for each 256 images, 5 epochs of warm-up and half a cosine: the order of what such
-    networks are trained with, not tuned. The data is that of `imagenet.py`.
+    `stride=1` gives BoTNet-S1-50, whose last stage does not make the image smaller. Momentum with a
+    rate of 0.1 per 256 images, 5 epochs of warm-up and half a cosine: usual values for such
+    networks, not tuned. The data is described in `imagenet.py`.
 
     lingo diff --exp=image.resnet.resnet50 --exp=image.botnet.bot50
     lingo show --exp=image.botnet.bot50 --weights
@@ -47,8 +47,8 @@ def bot50(epochs: int = 90, batch_size: int = 4096, stride: int = 2, folder: str
 def glyphs(batch_size: int = 64, learning_rate: float | None = None, epochs: float = 5.0):
     """As image.resnet.glyphs, with attention in the last two blocks; 158,815 weights.
 
-    The attention sees 8 x 8 places, then 4 x 4. With seed 0, 90.8 % of 4,512 held-out letters are
-    right.
+    The attention sees 8 x 8 positions, then 4 x 4. With seed 0, 90.8 % of 4,512 held-out letters
+    are right.
 
     lingo train --exp=image.botnet.glyphs --logdir=runs/bot
     lingo diff --exp=image.resnet.glyphs --exp=image.botnet.glyphs

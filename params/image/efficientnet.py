@@ -1,14 +1,14 @@
 """EfficientNet on ImageNet, B0 to B7 (Tan and Le 2019), and a small one on letters.
 
-Recipes follow Wongpanich et al. (2020) and github.com/tensorflow/tpu. With RMSProp: a rate of 0.016
-for each 256 images, 5 epochs of warm-up, then x 0.97 every 2.4 epochs, counted from the end of the
-warm-up (there from step 0: rates are 0.97 ^ 2 or 0.97 ^ 3 of those here); with LARS, for batches
-of 16,384 and more: 50 epochs of warm-up and a square fall, at a rate of the order used there, not
-tuned. Networks are evaluated with the moving average of their weights. The data is that of
-`imagenet.py`.
+Recipes follow Wongpanich et al. (2020) and github.com/tensorflow/tpu. RMSProp has a rate of 0.016
+per 256 images, 5 epochs of warm-up, then x 0.97 every 2.4 epochs from the end of the warm-up (the
+published recipe counts them from step 0, so its rates are 0.97 ^ 2 or 0.97 ^ 3 times these). LARS,
+for batches of 16,384 and more, has 50 epochs of warm-up and a square fall, at a rate of the
+published order, not tuned. Networks are evaluated with the moving average of their weights. The
+data is described in `imagenet.py`.
 
-Of the published recipe, AutoAugment is left out. Weight decay of RMSProp is decoupled here, and
-1e-5 shrinks weights much less than there, where it is a part of the loss.
+The published AutoAugment is left out. RMSProp's weight decay is decoupled here, and 1e-5 shrinks
+weights much less than in the published recipe, where it is a part of the loss.
 
 Weights do not depend on the devices: `--set='runtime=Mesh(data=1024)'` trains on a pod.
 """
@@ -28,7 +28,7 @@ from params.image.imagenet import NUM_CLASSES, imagenet_experiment, imagenet_ste
 Recipe = Literal["rmsprop", "lars"]
 
 EPOCHS = 350
-CROP_PADDING = 32  # pixels at the borders of an image that evaluations do not see
+CROP_PADDING = 32  # pixels at an image's borders that evaluations crop
 
 
 @experiment

@@ -1,7 +1,7 @@
-"""What small experiments on drawn letters and digits share: 47 classes, images of 32 x 32 pixels.
+"""Shared parts of small experiments on drawn letters and digits: 47 classes, 32 x 32 pixels.
 
 They learn in a few minutes on two cores. Held-out images are of a family of typefaces that training
-has not seen, so that there is something to generalize to.
+has not seen, to measure generalization.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""What experiments on ImageNet (Russakovsky et al. 2015) share: numbers, inputs, the task.
+"""Shared parts of experiments on ImageNet (Russakovsky et al. 2015): numbers, inputs, the task.
 
-`folder` has its TFRecord files, as github.com/tensorflow/tpu writes them: train-00000-of-01024 and
-on, validation-00000-of-00128 and on. Listing and checking experiments needs no file.
+`folder` has ImageNet's TFRecord files as github.com/tensorflow/tpu writes them:
+train-00000-of-01024 and so on, validation-00000-of-00128 and so on. Listing and checking
+experiments needs no file.
 
-ImageNet is not here. Without a folder, scikit-learn's digits take its place, enlarged to the size
-of its images, ten of the thousand classes: they show that steps can be computed, and what they
-cost. No accuracy on ImageNet was measured here.
+ImageNet is not included. Without a folder, scikit-learn's digits take its place, enlarged to the
+size of its images, ten of the thousand classes: they show that steps can be computed, and their
+cost. No accuracy on ImageNet was measured.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tasks.image.task import ImageClassification
 NUM_CLASSES = 1000
 TRAIN_IMAGES = 1_281_167
 LARGEST_EVAL_BATCH = 1024
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the colours of its pixels, 0 to 1
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of pixels per colour, 0 to 1
 
 
 def imagenet_experiment(
@@ -47,7 +48,8 @@ def imagenet_experiment(
 ) -> Any:
     """Returns an experiment that trains layers on images of size x size pixels.
 
-    Evaluations see the square in the middle of an image, of `eval_side` of its shorter side.
+    Evaluations see the square in the middle of an image, whose side is `eval_side` of the image's
+    shorter side.
     """
     return Experiment.params(
         task=ImageClassification.params(
@@ -100,9 +102,9 @@ def steps_after(warmup_steps: int, *, num_steps: int) -> int:
 
 
 def change_and_mix(data: Any, *, size: int, num_classes: int, magnitude: float = 10.0) -> Any:
-    """Returns an input whose images two operations of RandAugment change, and MixUp then mixes.
+    """Returns an input whose images are changed by two RandAugment operations, then mixed by MixUp.
 
-    The defaults are those of Beyer et al. (2022). Digits in place of ImageNet are only mixed.
+    The defaults are from Beyer et al. (2022). Digits in place of ImageNet are only mixed.
     """
     if data.cls is not ImageInput:
         crop = {"size": size, "padding": 0, "flip_rate": 0.0}  # all of the image

@@ -18,9 +18,9 @@ IMAGE_SHAPE = (28, 28, 1)  # of MNIST
 def lenet5():
     """Lingvo's image.mnist.LeNet5; 763,810 weights.
 
-    Its Adam, too: 100 steps of warm-up to 1e-4, an exponential fall to a tenth from step 100,000 to
-    1,000,000. MNIST is not here: the input is scikit-learn's digits, enlarged from 8 x 8 to its
-    28 x 28 pixels, of which it has 1,797 in place of 70,000. For a run of a minute, `digits`.
+    It has Lingvo's Adam: 100 steps of warm-up to 1e-4, an exponential fall to a tenth from step
+    100,000 to 1,000,000. MNIST is not included: the input is scikit-learn's 1,797 digits instead of
+    MNIST's 70,000, enlarged from 8 x 8 to 28 x 28 pixels. `digits` trains in a minute.
 
     lingo train --exp=image.lenet.lenet5 --logdir=runs/lenet5
     """
@@ -66,10 +66,10 @@ def digits():
 
 @experiment
 def digits_int8():
-    """As digits, trained for 8 bits: every product is quantized.
+    """Like digits, trained for 8 bits: every product is quantized.
 
-    With seed 0, 97.9 % of 334 held-out digits are right, and 97.6 % by the exported file, which has
-    778,048 bytes; the file of `digits` in float32 has 3,058,724, and 98.5 % are right.
+    With seed 0, 97.9 % of 334 held-out digits are right, and 97.6 % with the exported file of
+    778,048 bytes. The float32 file of `digits` has 3,058,724 bytes, and 98.5 % are right.
 
     lingo train --exp=image.lenet.digits_int8 --logdir=runs/digits_int8
     lingo export --run=runs/digits_int8 --format=tflite --quantize=int8 --output=digits

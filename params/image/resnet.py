@@ -1,11 +1,11 @@
-"""Residual networks on ImageNet, in the recipes of four papers, and a small one on letters.
+"""Residual networks on ImageNet, with the recipes of four papers, and a small one on letters.
 
 resnet18 ... resnet152      momentum, in batches of 256 and more (Goyal et al. 2017)
 supercomputer, multipod     LARS, in batches of 32,768 and 65,536: MLPerf training 0.6 and 0.7
 lamb                        LAMB, in batches of 32,768 (You et al. 2020)
 
-The last three are for as many devices as their argument `data` says. The last gamma of each block
-starts at zero.
+The argument `data` of the last three is the number of devices. The last gamma of each block starts
+at zero.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from params.image.imagenet import (
 
 @experiment
 def resnet18(batch_size: int = 256, folder: str | None = None):
-    """ResNet-18; 11,689,512 weights. Recipe and data are those of `resnet50`.
+    """ResNet-18; 11,689,512 weights. It has the recipe and data of `resnet50`.
 
     lingo show --exp=image.resnet.resnet18 --weights
     """
@@ -50,7 +50,7 @@ def resnet18(batch_size: int = 256, folder: str | None = None):
 
 @experiment
 def resnet34(batch_size: int = 256, folder: str | None = None):
-    """ResNet-34; 21,797,672 weights. Recipe and data are those of `resnet50`.
+    """ResNet-34; 21,797,672 weights. It has the recipe and data of `resnet50`.
 
     lingo show --exp=image.resnet.resnet34 --weights
     """
@@ -61,11 +61,11 @@ def resnet34(batch_size: int = 256, folder: str | None = None):
 def resnet50(batch_size: int = 256, folder: str | None = None):
     """ResNet-50 v1.5; 25,557,032 weights, 8.2 GFLOPs an image of 224 x 224.
 
-    The recipe is that of Goyal et al. (2017, sec. 5.1) for any batch size: 90 epochs, a rate of 0.1
-    for each 256 images with 5 epochs of warm-up, a tenth of it after epochs 30, 60 and 80, zeros in
-    the last gamma of each block, statistics of batch norms over 32 images. Weight decay is
-    decoupled here, and ten times as large as the 1e-4 that goes through their momentum of 0.9,
-    which comes to the same while the rate is constant. The data is that of `imagenet.py`.
+    The recipe of Goyal et al. (2017, sec. 5.1) for any batch size: 90 epochs, a rate of 0.1 per 256
+    images with 5 epochs of warm-up, a tenth of the rate after epochs 30, 60 and 80, zeros in the
+    last gamma of each block, batch norm statistics over 32 images. Weight decay is decoupled here,
+    and ten times their 1e-4, which goes through their momentum of 0.9: both are equal while the
+    rate is constant. The data is described in `imagenet.py`.
 
     lingo show --exp=image.resnet.resnet50 --weights
     """
@@ -74,7 +74,7 @@ def resnet50(batch_size: int = 256, folder: str | None = None):
 
 @experiment
 def resnet101(batch_size: int = 256, folder: str | None = None):
-    """ResNet-101 v1.5; 44,549,160 weights. Recipe and data are those of `resnet50`.
+    """ResNet-101 v1.5; 44,549,160 weights. It has the recipe and data of `resnet50`.
 
     lingo show --exp=image.resnet.resnet101 --weights
     """
@@ -83,7 +83,7 @@ def resnet101(batch_size: int = 256, folder: str | None = None):
 
 @experiment
 def resnet152(batch_size: int = 256, folder: str | None = None):
-    """ResNet-152 v1.5; 60,192,808 weights. Recipe and data are those of `resnet50`.
+    """ResNet-152 v1.5; 60,192,808 weights. It has the recipe and data of `resnet50`.
 
     lingo show --exp=image.resnet.resnet152 --weights
     """
@@ -119,10 +119,10 @@ def supercomputer(
 ):
     """ResNet-50 in batches of 32,768, as Google's entry to MLPerf training 0.6 (Kumar et al. 2019).
 
-    LARS with a rate of 31.2, 25 epochs of warm-up and a square fall, 2,983 steps in all; scaled
-    momentum is that of MLPerf's reference, unscaled that of the paper of LARS. Label smoothing 0.1,
-    weight decay 1e-4, statistics of batch norms over 128 images, those of 8 of 2,048 cores. There,
-    1,024 chips took 76.9 seconds. The data is that of `imagenet.py`.
+    LARS with a rate of 31.2, 25 epochs of warm-up and a square fall, 2,983 steps in all. MLPerf's
+    reference has the scaled momentum, the LARS paper the unscaled one. Label smoothing 0.1, weight
+    decay 1e-4, batch norm statistics over the 128 images of 8 of 2,048 cores. Google's run took
+    76.9 seconds on 1,024 chips. The data is described in `imagenet.py`.
 
     lingo show --exp=image.resnet.supercomputer --plot_schedule
     """
@@ -142,10 +142,10 @@ def supercomputer(
 def multipod(data: int = 8192, folder: str | None = None):
     """ResNet-50 in batches of 65,536, as Google's entry to MLPerf training 0.7 (Kumar et al. 2021).
 
-    As `supercomputer`, with a rate of 24.699, 31 epochs of warm-up (606 steps), an unscaled
-    momentum of 0.951807, an epsilon of 0, 1,738 steps in all, and statistics of batch norms over 64
-    images, those of 8 of 8,192 cores. There, 4,096 chips took 28.9 seconds. The data is that of
-    `imagenet.py`.
+    Like `supercomputer`, with a rate of 24.699, 31 epochs of warm-up (606 steps), an unscaled
+    momentum of 0.951807, an epsilon of 0, 1,738 steps in all, and batch norm statistics over the 64
+    images of 8 of 8,192 cores. Google's run took 28.9 seconds on 4,096 chips. The data is described
+    in `imagenet.py`.
 
     lingo show --exp=image.resnet.multipod --plot_schedule
     """
@@ -167,9 +167,8 @@ def lamb(data: int = 256, folder: str | None = None):
     """ResNet-50 in batches of 32,768 with LAMB (You et al. 2020), on 128 chips of two cores.
 
     A rate of 0.04, 20 of 90 epochs of warm-up and a linear fall, 3,519 steps in all, weight decay
-    1.5, label smoothing 0.1. Statistics of batch norms are over 128 images, those of a core; how
-    many there were is not published. Published: 76.3 % of ImageNet. The data is that of
-    `imagenet.py`.
+    1.5, label smoothing 0.1. Batch norm statistics are over a core's 128 images; the original
+    number is not published. Published: 76.3 % of ImageNet. The data is described in `imagenet.py`.
 
     lingo show --exp=image.resnet.lamb --plot_schedule
     """
@@ -198,7 +197,7 @@ def _on_pod(
     data: int,
     folder: str | None,
 ):
-    """Returns ResNet-50 in bfloat16 on a mesh: a device has its part of batch and update."""
+    """Returns ResNet-50 in bfloat16 on a mesh that splits the batch and the update."""
     cfg = imagenet_experiment(
         resnet(num_layers=50, num_classes=NUM_CLASSES, zero_init=True),
         batch_size=batch_size,
@@ -233,7 +232,7 @@ def _lars(*, rate: float, batch_size: int, warmup_epochs: float, num_steps: int,
 Rule = Literal["momentum", "adam", "lars", "lamb"]
 
 RATES = {"momentum": 0.1, "adam": 2e-3, "lars": 0.5, "lamb": 0.01}  # in batches of 64
-SCALES = {"momentum": scale_linearly, "lars": scale_linearly}  # the others: with the root
+SCALES = {"momentum": scale_linearly, "lars": scale_linearly}  # the others: by the root
 
 
 @experiment
@@ -246,11 +245,11 @@ def glyphs(
 ):
     """A ResNet of 14 layers on drawn letters; 207,263 weights.
 
-    To study large batches: the number of images is the same for all, 5 epochs of 22,560, so that
-    batches of 1,024 have 110 steps in place of 1,762. Without a `learning_rate` it is that of
-    batches of 64, scaled with the batch size for momentum and LARS and with its root for Adam and
-    LAMB. Warm-up is half an epoch, then half a cosine. With seed 0, 91.0 % of 4,512 held-out
-    letters are right; in batches of 1,024, 91.5 % with LAMB, 88.9 % with LARS, 87.2 % with Adam.
+    It is for studies of large batches. Every run sees 5 epochs of 22,560 images, so that batches of
+    1,024 have 110 steps instead of 1,762. The default `learning_rate` is scaled from batches of 64:
+    with the batch size for momentum and LARS, with its root for Adam and LAMB. Warm-up is half an
+    epoch, then half a cosine. With seed 0, 91.0 % of 4,512 held-out letters are right; in batches
+    of 1,024, 91.5 % with LAMB, 88.9 % with LARS, 87.2 % with Adam.
 
     lingo train --exp=image.resnet.glyphs --logdir=runs/glyphs
     lingo train --exp='image.resnet.glyphs(optimizer="lars", batch_size=1024)' --logdir=runs/lars
@@ -276,10 +275,10 @@ def glyphs(
 
 @experiment
 def glyphs_int8(epochs: float = 2.0):
-    """As glyphs, trained for 8 bits, for two epochs: all 17 products are quantized.
+    """Like glyphs, trained for 8 bits, for two epochs: all 17 products are quantized.
 
-    With seed 0, 88.6 % of 4,512 held-out letters are right, and 88.7 % by the exported file, which
-    has 244,832 bytes; after two epochs of `glyphs` 89.4 % are, by a file of 838,916.
+    With seed 0, 88.6 % of 4,512 held-out letters are right, and 88.7 % with the exported file of
+    244,832 bytes. After two epochs of `glyphs`, 89.4 % are right, with a file of 838,916 bytes.
 
     lingo train --exp=image.resnet.glyphs_int8 --logdir=runs/glyphs_int8
     lingo export --run=runs/glyphs_int8 --format=tflite --quantize=int8 --output=glyphs
@@ -290,7 +289,7 @@ def glyphs_int8(epochs: float = 2.0):
 
 
 def glyph_optimizer(rule: Rule, learning_rate: float | None, batch_size: int, num_steps: int):
-    """Returns an optimizer for a number of steps, of which a tenth is warm-up."""
+    """Returns an optimizer for a number of steps; a tenth of them is warm-up."""
     if learning_rate is None:
         scale = SCALES.get(rule, scale_by_root)
         learning_rate = scale(RATES[rule], batch_size=batch_size, base_batch_size=64)

@@ -1,8 +1,8 @@
 """SSD, the single-shot detector (Liu et al. 2016): MLPerf's on COCO, and a small one on glyphs.
 
-COCO (Lin et al. 2014) is not here. Scenes of drawn letters and digits take its place: in the size
-of its images they show that steps can be computed, and what they cost; small ones can be learned in
-minutes on two cores. No average precision on COCO was measured here.
+COCO (Lin et al. 2014) is not included. Scenes of drawn letters and digits take its place: in the
+size of its images they show that steps can be computed, and their cost; small scenes can be learned
+in minutes on two cores. No average precision on COCO was measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from params.image.imagenet import MEAN, STD
 from tasks.detection.task import ObjectDetection
 
 NUM_CLASSES = 80  # of COCO
-TRAIN_IMAGES = 117_266  # of COCO's of 2017, those with a box
+TRAIN_IMAGES = 117_266  # COCO 2017's images with a box
 EVAL_IMAGES = 5000
 
 
@@ -40,14 +40,14 @@ def r34(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str | N
     """SSD300 with ResNet-34; 19,972,534 weights, 8,732 anchors, 31.7 GFLOPs an image of 300 x 300.
 
     Google's entry to MLPerf training 0.6 (Kumar et al. 2019), on 512 times 4 cores: each image is
-    cut into four along its height. Momentum with a rate of 2.5e-3 for each 32 images, 20 epochs of
-    warm-up, a tenth of it after epochs 56 and 70, 80 epochs; statistics of batch norms over the 64
-    images of 16 times 4 cores; bfloat16. Weight decay is decoupled here, and ten times as large as
-    the 5e-4 that goes through their momentum. There it began with a ResNet-34 trained on ImageNet,
+    split into four along its height. Momentum with a rate of 2.5e-3 per 32 images, 20 epochs of
+    warm-up, a tenth of the rate after epochs 56 and 70, 80 epochs; batch norm statistics over the
+    64 images of 16 times 4 cores; bfloat16. Weight decay is decoupled here, and ten times their
+    5e-4, which goes through their momentum. Their run began with a ResNet-34 trained on ImageNet,
     which the second command reads, and took 72.4 seconds to an average precision of 23.0 %.
 
-    `folder` has COCO's train2017, val2017 and annotations. Without one, there are scenes of 300 x
-    300 pixels, with 47 of the 80 classes.
+    `folder` has COCO's train2017, val2017 and annotations. Without a folder, the data are scenes of
+    300 x 300 pixels, with 47 of the 80 classes.
 
     lingo show --exp=image.ssd.r34 --plot_schedule
     lingo train --exp='image.ssd.r34(batch_size=32, data=1, split=1)' --logdir=runs/r34 \\
@@ -111,8 +111,8 @@ def scenes(num_steps: int = 600, batch_size: int = 32):
     """A small SSD that finds ten digits in images of 96 x 96 pixels; 644,484 weights.
 
     After 600 steps of 32 images the average precision (`ap`) on 512 held-out scenes is 61.3 %, and
-    that at an overlap of 0.5 (`ap50`) 88.4 %, means of three seeds. Held-out scenes are of
-    typefaces and parts of the photographs that training has not seen.
+    88.4 % at an overlap of 0.5 (`ap50`), means of three seeds. Held-out scenes have typefaces and
+    parts of the photographs that training has not seen.
 
     lingo train --exp=image.ssd.scenes --logdir=runs/scenes
     """

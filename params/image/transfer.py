@@ -1,4 +1,4 @@
-"""What a network has learned from drawn letters, used for handwritten digits."""
+"""Transfer from drawn letters to handwritten digits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ WARMUP_STEPS = 5
 def digits(num_steps: int = 60):
     """The network of image.resnet.glyphs for scikit-learn's digits, enlarged to 32 x 32 pixels.
 
-    The second command begins with the weights of the first, but for those of the head, which has 10
-    classes in place of 47.
+    The second command starts from the weights of the first, except for the head, which has 10
+    classes instead of 47.
 
     lingo train --exp=image.resnet.glyphs --logdir=runs/glyphs
     lingo train --exp=image.transfer.digits --logdir=runs/digits \\

@@ -17,8 +17,8 @@ from tasks.image.segmentation import Segmentation
 def blobs(num_levels: int = 2):
     """A U-Net of two levels, 60,507 weights, tells solid balls from hollow ones in 16^3 voxels.
 
-    With seed 0, 98.4 % of the voxels of 64 held-out volumes are right after 300 steps, a minute on
-    two cores; their Dice coefficient is 93.8 %.
+    With seed 0, 98.4 % of the voxels of 64 held-out volumes are right after 300 steps (a minute on
+    two cores); the Dice coefficient is 93.8 %.
 
     lingo train --exp=image.unet.blobs --logdir=runs/blobs
     """
@@ -29,8 +29,8 @@ def blobs(num_levels: int = 2):
 def full(num_levels: int = 4, height: int = 16):
     """The network of Cicek et al. 2016, on volumes of 256^3, each cut into slabs for 16 devices.
 
-    The size is that of the CT scans of Xu et al. 2021. The scans are not here: volumes are blobs.
-    It is to be planned and compiled, and has not been trained.
+    The CT scans of Xu et al. 2021 have this size. They are not included: blobs take their place.
+    This experiment is for planning and compiling; it has not been trained.
 
     lingo show --exp=image.unet.full --weights
     """

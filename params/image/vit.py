@@ -1,6 +1,6 @@
-"""Vision Transformers on ImageNet, trained as plainly as they can be (Beyer et al. 2022).
+"""Vision Transformers on ImageNet, trained with a plain recipe (Beyer et al. 2022).
 
-Arguments are the changes of table 1 of the paper. The data is that of `imagenet.py`.
+The arguments are the changes in the paper's table 1. The data is described in `imagenet.py`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from params.image.imagenet import (
 Positions = Literal["sinusoid", "learned"]
 Head = Literal["hidden", "linear"]
 
-TRAIN_IMAGES = 1_268_355  # 99 % of them; the others choose what is best
-BIASES = r".*/attention/b_(query|key|value)"  # of two axes: the heads, and the features of a head
+TRAIN_IMAGES = 1_268_355  # 99 % of the training images; the others are for validation
+BIASES = r".*/attention/b_(query|key|value)"  # these have two axes: heads and features
 
 
 @experiment
@@ -41,13 +41,13 @@ def s16(
     """ViT-S/16, images of 224 x 224; 22,122,472 weights, 21,974,632 with a linear head.
 
     Adam with a rate of 1e-3, 10,000 steps of warm-up and half a cosine, gradients clipped to a norm
-    of 1. Matrices decay by 1e-4 of themselves at the peak, which is 0.1 times the rate. Published:
-    76.5, 78.5 and 80.0 % of ImageNet after 90, 150 and 300 epochs; after 90 with one change:
+    of 1. At the peak rate, a step shrinks matrices by 1e-4, 0.1 times the rate. Published: 76.5,
+    78.5 and 80.0 % of ImageNet after 90, 150 and 300 epochs; after 90 epochs with one change:
 
         positions="learned" 75.0    pooling="first" 75.0    head="linear" 76.7
         batch_size=4096 74.7        augment=False 73.6
 
-    `augment` is RandAugment and MixUp. Of the training images, 1 % is left out.
+    `augment` adds RandAugment and MixUp. 1 % of the training images is left out.
 
     lingo show --exp=image.vit.s16 --weights
     """
@@ -82,7 +82,7 @@ def b16(
     augment: bool = True,
     folder: str | None = None,
 ):
-    """ViT-B/16 in the recipe of `s16`, which was not published for it.
+    """ViT-B/16 with the recipe of `s16`, which was not published for this size.
 
     lingo show --exp=image.vit.b16 --weights
     """
@@ -99,7 +99,7 @@ def l16(
     augment: bool = True,
     folder: str | None = None,
 ):
-    """ViT-L/16 in the recipe of `s16`, which was not published for it.
+    """ViT-L/16 with the recipe of `s16`, which was not published for this size.
 
     lingo show --exp=image.vit.l16 --weights
     """
@@ -140,7 +140,7 @@ def _vit(
 
 
 def adam(num_steps: int, *, warmup_steps: int, positions: Positions):
-    """Returns Adam as the paper sets it, for a number of steps. Only matrices decay."""
+    """Returns Adam with the paper's settings for a number of steps; only matrices decay."""
     fall = Cosine.params(num_steps=steps_after(warmup_steps, num_steps=num_steps))
     return AdamW.params(
         learning_rate=1e-3,
@@ -162,9 +162,9 @@ def glyphs(
 ):
     """A Vision Transformer of 4 layers on drawn letters, in 16 patches of 8 x 8; 207,279 weights.
 
-    The recipe of `s16`; a tenth of the steps is warm-up. RandAugment has a magnitude of 3: with 10
-    it moves letters out of the image. With seed 0 and `augment=False`, 84.9 % of 4,512 held-out
-    letters are right.
+    It has the recipe of `s16`, with a tenth of the steps as warm-up. RandAugment has magnitude 3:
+    with 10 it moves letters out of the image. With seed 0 and `augment=False`, 84.9 % of 4,512
+    held-out letters are right.
 
     lingo train --exp=image.vit.glyphs --logdir=runs/vit
     lingo train --exp='image.vit.glyphs(pooling="first")' --logdir=runs/token

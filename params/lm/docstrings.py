@@ -1,4 +1,4 @@
-"""Byte-level models of docstrings: their English, and their examples."""
+"""Byte-level models of docstrings: of their English, and of their examples."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from params.lm.source import tiny
 
 @experiment
 def docstrings(model_dim: int = 128, num_layers: int = 4):
-    """As lm.source.tiny, of English: the docstrings of TensorFlow, Keras and NumPy, 10 MB.
+    """Like lm.source.tiny, on English: the docstrings of TensorFlow, Keras and NumPy, 10 MB.
 
-    What is evaluated is a twentieth of the texts, chosen by their hash; no text is in both. After
-    1,200 steps: 1.25 nats or 1.81 bits a byte of these, 64 % of bytes right.
+    A twentieth of the texts, chosen by their hash, is held out; no text is in both parts. After
+    1,200 steps: 1.25 nats or 1.81 bits a byte of held-out texts, 64 % of bytes right.
 
     lingo train --exp=lm.docstrings.docstrings --logdir=runs/docstrings
     """
@@ -25,10 +25,10 @@ def docstrings(model_dim: int = 128, num_layers: int = 4):
 
 @experiment
 def doctests(model_dim: int = 128, num_layers: int = 4):
-    """As docstrings, of their examples: 5,500 prompts with answers in 1,900 texts, 0.8 MB.
+    """Like docstrings, on their examples: 5,500 prompts with answers in 1,900 texts, 0.8 MB.
 
-    A row has whole texts, so that a prompt is seen with those before it. After 1,200 steps, one and
-    a half passes: 1.01 nats or 1.47 bits a byte of held-out texts, 72 % of bytes right.
+    A row has whole texts, so that a prompt is seen with earlier ones. After 1,200 steps, one and a
+    half passes: 1.01 nats or 1.47 bits a byte of held-out texts, 72 % of bytes right.
 
     lingo train --exp=lm.docstrings.doctests --logdir=runs/doctests
     """

@@ -1,7 +1,7 @@
 """The language models of GPipe (Huang et al. 2019): deep Transformers in stages.
 
-Sizes are those of the paper's table 1 and of Lingvo's registered model. The data is the text that
-is at hand, in place of the paper's.
+Sizes are from the paper's table 1 and from Lingvo's registered model. The data is installed text,
+in place of the paper's.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ PUBLISHED: Mapping[int, tuple[int, str]] = {
     415: (32, "21.0B"),
     1663: (128, "83.9B"),
 }
-"""Layers -> accelerators of the paper's table 1, and the weights that it gives."""
+"""Layers -> accelerators and weights in the paper's table 1."""
 
 
 def _experiment(*, num_heads: int, num_layers: int, num_stages: int, num_micro_batches: int):
-    """Layers of width 2048 with biases everywhere; sinusoids; logits by a matrix of their own."""
+    """Layers of width 2048 with biases everywhere; sinusoids; a separate matrix for logits."""
     layer = TransformerLayer.params(norm=LayerNorm)
     layer.attention.set(num_heads=num_heads, head_dim=2048 // num_heads, use_bias=True)
     layer.ffn.set(hidden_dim=8192, use_bias=True)
-    # the matrices beside the pipeline have no stage of their own: each device has a part of them
+    # the matrices outside the pipeline have no stage: each device has a part of them
     along = {"vocab": ["model", "stage"]} if VOCAB_SIZE % num_stages == 0 else {}
     stack = Pipeline.params(
         layer=layer,
@@ -51,7 +51,7 @@ def _experiment(*, num_heads: int, num_layers: int, num_stages: int, num_micro_b
                 dim=2048,
                 stack=stack,
                 positions=SinusoidPositions,
-                norm=RmsNorm.params(use_scale=False),  # nor does the paper's count have weights
+                norm=RmsNorm.params(use_scale=False),  # the paper's count has none here
                 head=SoftmaxHead,
             ),
         ),
@@ -70,13 +70,13 @@ def _experiment(*, num_heads: int, num_layers: int, num_stages: int, num_micro_b
 def transformer_l(
     num_layers: int = 3, num_stages: int | None = None, num_micro_batches: int | None = None
 ):
-    """Transformer-L of GPipe, 50,358,272 weights a layer and 131,072,000 beside them.
+    """Transformer-L of GPipe, 50,358,272 weights a layer and 131,072,000 outside of layers.
 
-    Of 3, 13, 103, 415 and 1663 layers: 282,146,816, 785,729,536, 5,317,974,016, 21,029,754,880 and
-    83,876,878,336 weights, published as 282.2 M, 785.8 M, 5.3 B, 21.0 B and 83.9 B (Huang et al.
-    2019, table 1: 32 rows of 1,024 tokens; on TPU v3 of 16 GB, as many as stages here). Layers that
-    are missing in the last stage are computed in vain. Without `num_micro_batches` a micro-batch is
-    one row. Built and counted here, never trained.
+    With 3, 13, 103, 415 and 1663 layers: 282,146,816, 785,729,536, 5,317,974,016, 21,029,754,880
+    and 83,876,878,336 weights, published as 282.2 M, 785.8 M, 5.3 B, 21.0 B and 83.9 B (Huang et
+    al. 2019, table 1: 32 rows of 1,024 tokens; one TPU v3 of 16 GB per stage). If layers do not
+    fill the last stage, it also computes placeholder layers. Without `num_micro_batches` a
+    micro-batch is one row. Built and counted, never trained.
 
     lingo show --exp=lm.gpipe.transformer_l --set=exp.num_layers=103 --weights
     lingo show --exp=lm.gpipe.transformer_l --set=exp.num_layers=103 --pipeline
@@ -93,9 +93,9 @@ def one_billion_words(num_layers: int = 32, num_stages: int = 4):
     """Lingvo's OneBWdsGPipeTransformerWPM: 32 layers in 4 stages, micro-batches of one row.
 
     1,742,314,752 weights. Unlike `transformer_l` it has a bias of the logits, a layer norm at the
-    end, and in attention one scale for each feature of the queries in place of biases. Its rates of
-    dropout are arguments that Lingvo's function does not read: there is none. Built and counted
-    here, never trained; its corpus is not here.
+    end, and in attention one scale per query feature instead of biases. It has no dropout: Lingvo's
+    function ignores its arguments for dropout rates. Built and counted, never trained; its corpus
+    is not included.
 
     lingo show --exp=lm.gpipe.one_billion_words --pipeline
     """

@@ -1,15 +1,16 @@
-"""Lingvo's dense language models of 8 billion to a trillion weights, which GSPMD was measured on.
+"""Lingvo's dense language models of 8 billion to a trillion weights, as measured for GSPMD.
 
-Sizes, meshes and batches are those that Lingvo registers (`lingvo/tasks/lm/params/
-synthetic_packed_input.py`) for TPU v3 of 8 to 2048 cores; tensors are split over them as Xu et al.
-2021, sec. 5.1, have it in the end. The data is the text that is at hand, in place of Lingvo's
-synthetic one. Other meshes by arguments: `lm.lingvo_dense.dense_128b(data=32,model=64)`.
+Sizes, meshes, batches and the optimizer are the ones that Lingvo registers
+(`lingvo/tasks/lm/params/synthetic_packed_input.py`) for TPU v3 of 8 to 2048 cores. Tensors are
+split over the cores like the final version of Xu et al. 2021, sec. 5.1. The data is installed text,
+in place of Lingvo's synthetic data. Arguments give other meshes:
+`lm.lingvo_dense.dense_128b(data=32,model=64)`.
 
-So is the optimizer: Adafactor without momentum, updates of a root mean square of at most 1, and the
+The optimizer is Adafactor without momentum, with updates of a root mean square of at most 1 and the
 learning rate 1 / sqrt(max(step, 10,000)). Lingvo's `beta2=0.99` has no effect, as its
-`decay_exponent_pow=0.8` replaces it: squares decay by 1 - t^-0.8 at step t. Departs from it: the
-slots of a projection to heads are factored over heads and head width, where Lingvo has one dim for
-both. Weights, slots and gradients are in all less than the 16 GiB of a core.
+`decay_exponent_pow=0.8` replaces it: squares decay by 1 - t^-0.8 at step t. One difference: the
+slots of a projection to heads are factored over heads and head width, while Lingvo has one
+dimension for both. Weights, slots and gradients together take less than the 16 GiB of a core.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ VOCAB_SIZE = 32000
 
 
 def _on_mesh(cfg, *, data: int, model: int, batch_size: int, length: int):
-    """Sets devices and batch: data * model cores, X * Y in the paper's words."""
+    """Sets devices and batch: data * model cores, the paper's X * Y."""
     cfg.runtime = Mesh.params(data=data, model=model, rules="2d_finalized")
     cfg.train_input = TextInput.params(batch_size=batch_size, length=length)
     return cfg
 
 
 def _experiment(*, model_dim: int, hidden_dim: int, num_heads: int, num_layers: int):
-    """A stack of alike layers, scanned and rematerialized; the embedding is tied to the logits."""
+    """A stack of equal layers, scanned and rematerialized; the embedding is tied to the logits."""
     layer = TransformerLayer.params()
     layer.attention.set(num_heads=num_heads, head_dim=128)
     layer.ffn.set(hidden_dim=hidden_dim)
@@ -86,7 +87,7 @@ def dense_8b(data: int = 1, model: int = 8, batch_size: int = 16):
 def dense_13b(data: int = 64, model: int = 32, batch_size: int = 1024):
     """Lingvo's DenseLM13B32x32, GPT-3 13B with ReLU layers: 40 layers; 12,757,652,480 weights.
 
-    Of its 40 heads 20 devices have two each, and the other 12 have padding.
+    20 of 32 devices have two of its 40 heads each, and the other 12 have padding.
 
     lingo show --exp=lm.lingvo_dense.dense_13b --weights
     """
@@ -121,8 +122,8 @@ def dense_175b(data: int = 64, model: int = 32, batch_size: int = 1024):
 def dense_1t(data: int = 16, model: int = 64, batch_size: int = 16):
     """Lingvo's DenseLm1T16x16: 128 layers; 1,100,041,175,040 weights.
 
-    Lingvo registers it for 16 x 32 cores. Weights and gradients alone are 16.01 GiB of each there:
-    too many here, where all gradients exist before the first weight changes.
+    Lingvo registers it for 16 x 32 cores. There, weights and gradients alone would take 16.01 GiB
+    per core: too much for lingo, which has all gradients before the first weight changes.
 
     lingo show --exp=lm.lingvo_dense.dense_1t --weights
     """

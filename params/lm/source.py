@@ -1,4 +1,4 @@
-"""Byte-level language models of Python source: that of TensorFlow, as installed beside lingo."""
+"""Byte-level language models of Python source: the installed TensorFlow's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tiny(model_dim: int = 128, num_layers: int = 4):
     """
     layer = TransformerLayer.params()
     layer.attention.set(num_heads=4, positions=Rotary)
-    hidden_dim = (8 * model_dim // 3 + 7) // 8 * 8  # three products of it cost as two of 4 dim
+    hidden_dim = (8 * model_dim // 3 + 7) // 8 * 8  # three products cost as much as two with 4 dim
     layer.ffn.set(hidden_dim=hidden_dim, gated=True, activation="gelu_tanh")
     source = InstalledSource.params(package="tensorflow", split="train")
     data = TextInput.params(source=source, batch_size=4, length=256)
@@ -67,10 +67,10 @@ def tiny(model_dim: int = 128, num_layers: int = 4):
 
 @experiment
 def tiny_int8():
-    """As tiny, trained with the weights that decoding stores in 8 bits.
+    """Like tiny, trained with the weights that decoding stores in 8 bits.
 
-    With seed 0: 1.950 bits a byte on held-out files of TensorFlow, as `tiny` has 1.945. The same
-    with weights of 8 bits in memory, bit by bit; they have 0.29 of the bytes of all weights.
+    With seed 0: 1.950 bits a byte on held-out files of TensorFlow; `tiny` has 1.945. Results with
+    8-bit weights in memory are the same bit by bit; these take 0.29 of the bytes of all weights.
 
     lingo train --exp=lm.source.tiny_int8 --logdir=runs/tiny_int8
     lingo decode --run=runs/tiny_int8 --quantize=int8_weights --prompt='def '
@@ -82,7 +82,7 @@ def tiny_int8():
 
 @experiment
 def small():
-    """As tiny, with 10 M weights and rows of 512 bytes; 1.1 s a step on two cores.
+    """Like tiny, with 10 M weights and rows of 512 bytes; 1.1 s a step on two cores.
 
     After 1,500 steps, 3.1 M tokens: 1.07 nats or 1.54 bits a byte on held-out files of TensorFlow,
     70 % of bytes right; 1.23 nats or 1.77 bits on Keras' source.
@@ -102,7 +102,7 @@ def small():
 
 @experiment
 def base():
-    """As small, with 86 M weights: the size of GPT-2 small, for an accelerator.
+    """Like small, with 86 M weights: the size of GPT-2 small, for an accelerator.
 
     lingo train --exp=lm.source.base --logdir=runs/base
     """
@@ -122,10 +122,10 @@ def base():
 
 @experiment
 def mixture():
-    """As tiny, of two languages: two rows of source to one of English, from docstrings.
+    """Like tiny, on two languages: two rows of source to one of English, from docstrings.
 
-    The English is that of Keras and NumPy, whose files are not in the source: it is evaluated on
-    texts that neither part was trained on. After 1,200 steps: 1.99 bits a byte of held-out source,
+    The English is from Keras and NumPy, whose files are not in the source, so neither part was
+    trained on the evaluation texts. After 1,200 steps: 1.99 bits a byte of held-out source,
     2.05 of English.
 
     lingo train --exp=lm.source.mixture --logdir=runs/mixture
@@ -148,10 +148,10 @@ def mixture():
 
 @experiment
 def tiny_moe(num_experts: int = 8):
-    """As tiny, with experts in the place of every feed-forward network: equal active FLOPs.
+    """Like tiny, with experts in place of every feed-forward network: equal active FLOPs.
 
-    A token goes to two of them, each half as wide as the dense network. `domains` compares the two
-    where experts have something to specialize on.
+    A token goes to two experts, each half as wide as the dense network. `domains` compares the two
+    models on data on which experts can specialize.
 
     lingo train --exp=lm.source.tiny_moe --logdir=runs/tiny_moe
     """
@@ -160,7 +160,7 @@ def tiny_moe(num_experts: int = 8):
 
 @experiment
 def small_moe(num_experts: int = 8):
-    """As small, with experts in the place of every feed-forward network: equal active FLOPs.
+    """Like small, with experts in place of every feed-forward network: equal active FLOPs.
 
     lingo train --exp=lm.source.small_moe --logdir=runs/small_moe
     """
@@ -169,11 +169,11 @@ def small_moe(num_experts: int = 8):
 
 @experiment
 def domains(num_experts: int = 8):
-    """As tiny or tiny_moe, of three domains in equal parts: Python, C++, English.
+    """Like tiny or tiny_moe, on three domains in equal parts: Python, C++, English.
 
-    Python is TensorFlow's, C++ the headers of Abseil that come with it, English the docstrings of
-    Keras and NumPy. `num_experts=1` is the dense model, of equal active FLOPs. What `heldout` has
-    is about as much of each domain, from files and texts that were never trained on.
+    The Python is TensorFlow's, the C++ is the headers of Abseil that come with it, the English is
+    the docstrings of Keras and NumPy. `num_experts=1` is the dense model, with equal active FLOPs.
+    `heldout` has similar amounts of each domain, from files and texts that are not trained on.
 
     After 2,400 steps, 2.5 M tokens, seeds 0, 1, 2: 1.338, 1.372, 1.353 nats a byte dense, 1.324,
     1.322, 1.339 with eight experts.
@@ -195,11 +195,11 @@ def domains(num_experts: int = 8):
     cfg.eval_inputs = {"heldout": _mixed_input(sources, split="heldout", batch_size=16)}
     cfg.optimizer.schedule.then.num_steps = 2380
     cfg.evaluate.every_steps = 600
-    return cfg.set(max_steps=2400)  # of 8 experts each sees a quarter of the tokens
+    return cfg.set(max_steps=2400)  # each of 8 experts sees a quarter of the tokens
 
 
 def _mixed_input(sources, *, split: str, batch_size: int):
-    """Rows of 256 bytes of several sources: as many of each to train on, all once to evaluate."""
+    """Rows of 256 bytes from several sources: in equal parts to train, all once to evaluate."""
     inputs = {
         name: TextInput.params(source=source.copy().set(split=split), length=256)
         for name, source in sources.items()
@@ -210,13 +210,13 @@ def _mixed_input(sources, *, split: str, batch_size: int):
 
 
 def _sparse(cfg, num_experts: int):
-    """Two experts a token, each half as wide as the dense network; their gates add up to 1."""
+    """Two experts per token, each half as wide as the dense network; their gates add up to 1."""
     cfg.task.model.stack.layer.ffn.hidden_dim //= 2
     cfg.all(FeedForward).wrap(
         MoE,
         "expert",
         num_experts=num_experts,
-        router=TopNRouter.params(num_choices=2, threshold=0.001),  # both, if it counts at all
-        capacity_factor=2.5,  # a quarter more than two choices fill
+        router=TopNRouter.params(num_choices=2, threshold=0.001),  # both, if not negligible
+        capacity_factor=2.5,  # two choices and a quarter more
     )
     return cfg

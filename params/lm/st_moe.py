@@ -1,11 +1,10 @@
 """ST-MoE: sparse models that train stably and transfer (Zoph et al. 2022).
 
-An encoder-decoder as T5's with GEGLU; experts stand in every fourth layer, and beside them a dense
-feed-forward network with a norm of its own (app. C). A token goes to its first expert, and to its
-second with probability min(1, gate / 0.2); the router's logits are kept small by a z-loss. In the
-encoder those tokens have slots first whose first choice is most probable. The paper's "27 layers"
-count each of the six such networks of a side as half a layer. The data is the text that is at hand,
-in place of C4.
+An encoder-decoder like T5 with GEGLU. Every fourth layer has experts, followed by a dense
+feed-forward network with its own norm (app. C). A token goes to its first expert, and to its second
+with probability min(1, gate / 0.2); a z-loss keeps the router's logits small. In the encoder,
+tokens with a more probable first choice get slots first. The paper's "27 layers" count each of a
+side's six extra dense networks as half a layer. The data is installed text, in place of C4.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ TASKS = {
 
 
 def _st_moe(layer, *, num_experts: int, every: int, dim: int, num_layers: int):
-    """Sparse layers with a dense network beside the experts; no dropout before fine-tuning."""
+    """Sparse layers with an extra dense network; no dropout before fine-tuning."""
     pattern = in_turn(
         layer,
         every=every,
@@ -75,13 +74,13 @@ def _st_moe(layer, *, num_experts: int, every: int, dim: int, num_layers: int):
 
 @experiment
 def dense_l(num_layers: int = 24, data: int = 32):
-    """Dense-L, what ST-MoE-L is compared with; 783,150,080 weights, published as 0.8B.
+    """Dense-L, the dense baseline of ST-MoE-L; 783,150,080 weights, published as 0.8B.
 
     T5-Large of version 1.1: GEGLU of 2816 features, separate logits. Published: 645 GFLOPs a
-    sequence, as ST-MoE-L; SuperGLUE 85.1 on its development sets, where ST-MoE-L has 87.4; negative
-    log perplexity -1.474. For 512 tokens of a source and 114 of a target a forward pass has 489
-    GFLOPs by lingo's count, one of ST-MoE-L 569. With 27 layers, as many as the paper counts of
-    ST-MoE-L, they would be 549, and 872,818,688 weights.
+    sequence, like ST-MoE-L; SuperGLUE 85.1 on its development sets, where ST-MoE-L has 87.4;
+    negative log perplexity -1.474. By lingo's count, a forward pass over a source of 512 tokens and
+    a target of 114 takes 489 GFLOPs, with ST-MoE-L 569. With 27 layers, the paper's number for
+    ST-MoE-L, it would take 549 GFLOPs and have 872,818,688 weights.
 
     lingo show --exp=lm.st_moe.dense_l --weights
     """
@@ -110,9 +109,9 @@ def st_moe_l(expert: int = 32):
 def st_moe_32b(expert: int = 64, model: int = 16):
     """ST-MoE-32B, 64 experts in 12 layers of 48; 269,104,613,376 weights, published as 269B.
 
-    As much to compute as a dense model of 32 billion. Trained on 1.5 trillion tokens, a million a
-    step. Published, after fine-tuning: SuperGLUE 91.2, ARC easy 94.8, ARC challenge 86.5; 20.2
-    TFLOPs a sequence.
+    It computes as much as a dense model of 32 billion weights. Trained on 1.5 trillion tokens, a
+    million per step. Published, after fine-tuning: SuperGLUE 91.2, ARC easy 94.8, ARC challenge
+    86.5; 20.2 TFLOPs a sequence.
 
     lingo show --exp=lm.st_moe.st_moe_32b --weights
     """
@@ -123,14 +122,14 @@ def st_moe_32b(expert: int = 64, model: int = 16):
 
 @experiment
 def tiny_pretrain(num_experts: int = 8):
-    """A small one to run: 8 experts in every second layer of 4 + 4, on the text of docstrings.
+    """A small ST-MoE to run: 8 experts in every second of 4 + 4 layers, on docstrings.
 
-    Rows of which 256 tokens are left when spans of 8 in the mean are taken out. The optimizer is
-    that of the large models. After 1,200 steps: 2.28 nats a token of held-out targets, 36 % right;
-    with AdamW, as `lm.source.tiny` has it, 2.36 nats and 34 %. `num_experts=1` is the dense model,
-    which computes as much for a token: all its layers have GEGLU of 560 features. Two layers of the
-    sparse one have 344 in the dense layer, 344 next to the experts, and 1.25 times 344 in experts,
-    as many slots as `capacity_factor` gives a token.
+    256 tokens of a row remain after spans of 8 on average are taken out. The optimizer is the same
+    as for the large models. After 1,200 steps: 2.28 nats a token of held-out targets, 36 % right;
+    with AdamW as in `lm.source.tiny`, 2.36 nats and 34 %. `num_experts=1` is the dense model, which
+    computes as much per token: all its layers have GEGLU of 560 features. Two sparse layers have
+    344 features in the dense layer, 344 next to the experts, and 1.25 times 344 in the experts,
+    since `capacity_factor` gives 1.25 slots per token.
 
     lingo train --exp=lm.st_moe.tiny_pretrain --logdir=runs/tiny_pretrain
     lingo train --exp='lm.st_moe.tiny_pretrain(num_experts=1)' --logdir=runs/dense_pretrain
@@ -156,18 +155,18 @@ def tiny_finetune(
 ):
     """Fine-tunes tiny_pretrain on five tasks of classification, in place of SuperGLUE.
 
-    Experts have a rate of dropout of their own (Fedus et al. 2022, sec. 2.4), all else 0.1. Tasks
-    are mixed in proportion to their examples, of which 65,536 count at most: the paper's limit,
-    which no task here reaches. `pretrained` is the run to start from, whose number of experts is
-    `num_experts`; without it the first weights are drawn. `trained` says which weights change:
-    `all`; those of experts and routers (`moe`); all but these (`non_moe`); those of attention; or
-    those of dense feed-forward networks (`ffn`), if there are any (Zoph et al. 2022, sec. 4.2).
-    `exact_match` is the share of right answers, under `all` the mean over tasks.
+    Experts have their own dropout rate (Fedus et al. 2022, sec. 2.4), everything else has 0.1.
+    Tasks are mixed in proportion to their numbers of examples, at most 65,536 each: the paper's
+    limit, which no task here reaches. `pretrained` is the run to start from, with `num_experts`
+    experts; without it the first weights are random. `trained` names the weights that change:
+    `all`; experts and routers (`moe`); all but these (`non_moe`); attention; or dense feed-forward
+    networks (`ffn`), if there are any (Zoph et al. 2022, sec. 4.2). `exact_match` is the share of
+    right answers; under `all` it is the mean over tasks.
 
-    The optimizer is AdamW, as Adafactor at the paper's rates was not tried for 600 steps of small
-    tasks, and its slots begin anew. With `keeps_slots` they go on, as in the paper: slots fit only
-    the optimizer that made them, so it is then the Adafactor of `tiny_pretrain`, which counts the
-    1,200 steps of that run. From its first step on, it would forget the slots otherwise.
+    The optimizer is AdamW with new slots: Adafactor at the paper's rates was not tried for 600
+    steps of small tasks. `keeps_slots` keeps the slots, as in the paper. Slots fit only the
+    optimizer that made them, so the optimizer is then the Adafactor of `tiny_pretrain`. It goes on
+    counting after the 1,200 steps of that run; from step 0 it would forget the slots.
 
     lingo train --exp=lm.st_moe.tiny_pretrain --logdir=runs/tiny_pretrain
     lingo train --exp=lm.st_moe.tiny_finetune --logdir=runs/tiny_finetune \\
@@ -210,10 +209,10 @@ def tiny_generate(
 ):
     """Fine-tunes tiny_pretrain to write: summaries of docstrings, or answers by heart.
 
-    `summary` gives the first paragraph of a docstring from the rest of it, in place of XSum, scored
-    by ROUGE. `answer` has questions about facts of CLDR, and is evaluated on questions about the
-    same facts in other words, scored by F1 and exact match, in place of WebQuestions; it needs the
-    extra `dialog`. All weights change, as in `tiny_finetune`.
+    `summary`, in place of XSum, writes the first paragraph of a docstring from the rest of it, and
+    is scored by ROUGE. `answer`, in place of WebQuestions, has questions about facts of CLDR; it is
+    evaluated on the same facts in other words, scored by F1 and exact match, and needs the extra
+    `dialog`. All weights change, as in `tiny_finetune`.
 
     lingo train --exp=lm.st_moe.tiny_pretrain --logdir=runs/tiny_pretrain
     lingo train --exp=lm.st_moe.tiny_generate --logdir=runs/summary \\
@@ -244,7 +243,7 @@ def _set_experts(cfg, **values):
 
 
 def _answers(task, *, split: str):
-    """A snippet a row, and the word to answer."""
+    """One snippet per row, and the word to answer."""
     return PairInput.params(
         source=task.params(split=split),
         tokenizer=SentinelTokenizer,
@@ -256,13 +255,13 @@ def _answers(task, *, split: str):
 
 @experiment
 def stability(ablation: Ablation = "baseline", learning_rate: float = 0.01):
-    """What makes tiny_pretrain stable or better, at a high learning rate: one change of many.
+    """An ablation of tiny_pretrain at a high learning rate: one change for stability or quality.
 
-    `baseline` has no router z-loss; every other value changes one thing of it. In the paper, of six
-    runs of the baseline four were stable, at a negative log perplexity of -1.755; all three with
-    z-loss, -1.741, with jitter, -1.777, with dropout, -1.822, without GEGLU, -1.849, without scales
-    of norms, -2.020 (Zoph et al. 2022, sec. 3). The optimizer is not the paper's Adafactor but
-    AdamW, with which the table in docs/experts.md was measured.
+    `baseline` has no router z-loss; every other value changes one thing of the baseline. In the
+    paper, four of six baseline runs were stable, at a negative log perplexity of -1.755. All three
+    runs were stable with z-loss, -1.741; jitter, -1.777; dropout, -1.822; without GEGLU, -1.849;
+    without scales of norms, -2.020 (Zoph et al. 2022, sec. 3). The optimizer is not the paper's
+    Adafactor but AdamW, which the table in docs/experts.md was measured with.
 
     lingo sweep --exp=lm.st_moe.stability --logdir=runs/stability --sweep=seed=0,1,2 \\
         --sweep=exp.ablation=baseline,z_loss,jitter,dropout,no_geglu,no_norm_scale
@@ -283,7 +282,7 @@ def stability(ablation: Ablation = "baseline", learning_rate: float = 0.01):
             cfg.all(TopNRouter).set(jitter=0.01)
         case "dropout":
             set_dropout_rates(cfg.task.model, 0.1)
-        case "no_geglu":  # as many products of as many numbers
+        case "no_geglu":  # as many FLOPs
             cfg.all(FeedForward).set(hidden_dim=516, gated=False, activation="relu")
         case "no_norm_scale":
             cfg.all(RmsNorm).set(use_scale=False)

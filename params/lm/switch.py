@@ -1,14 +1,14 @@
 """T5 and Switch Transformers, of 223 million to 1.6 trillion weights (Fedus et al. 2022).
 
-Sizes are those of table 9 of the paper and of the code it released: where the two differ, what
-gives the published totals. Counts are exact: no biases, norms of a scale alone, one table of
-relative positions for all layers of the encoder and one for those of the decoder. Half of the
-layers or all are sparse, a token goes to one expert. The data is the text that is at hand, in place
-of C4: rows of 512 tokens, of which spans were taken out, and 114 tokens of these spans.
-A group is a row, and an expert has at least 4 slots for it: in Switch-C 16 times its share of 512
-tokens, 72 times that of 114.
+Sizes are from table 9 of the paper and from the released code; where the two differ, from the one
+that gives the published totals. Counts are exact: no biases, norms with only a scale, one table of
+relative positions for all layers of the encoder and one for all of the decoder. Half of the layers
+or all are sparse; a token goes to one expert. The data is installed text, in place of C4: rows of
+512 tokens with spans taken out, and targets of 114 tokens with these spans. A group is a row, and
+an expert has at least 4 slots for it: in Switch-C 16 times its share of 512 tokens, and 72 times
+its share of 114.
 
-Each is for as many devices as its arguments say: `lm.switch.switch_c(expert=512)`.
+The arguments set the number of devices: `lm.switch.switch_c(expert=512)`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tasks.seq2seq.distillation import Distillation
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
 
-VOCAB_SIZE = 32128  # whatever the data has
+VOCAB_SIZE = 32128  # whichever tokens the data has
 
 
 def t5_layer(*, hidden_dim: int, num_heads: int, head_dim: int = 64, gated: bool = False):
-    """A layer of T5 (Raffel et al. 2020); `gated`: of its later version, with GEGLU."""
+    """A layer of T5 (Raffel et al. 2020); with `gated`, of T5 1.1, with GEGLU."""
     layer = TransformerLayer.params()
     layer.attention.set(
         num_heads=num_heads, head_dim=head_dim, positions=RelativeBias.params(shared=True)
@@ -45,10 +45,10 @@ def t5_layer(*, hidden_dim: int, num_heads: int, head_dim: int = 64, gated: bool
 
 
 def t5(pattern, *, dim: int, num_layers: int, init_scale: float = 1.0, dropout_rate: float = 0.1):
-    """An encoder-decoder, of as many layers on either side, and its training.
+    """An encoder-decoder with the same number of layers on either side, and its training.
 
-    The layers of `pattern` take turns; the decoder's get cross-attention. `init_scale` is the
-    variance of the matrices at first, times their inputs. The learning rate is
+    The layers of `pattern` alternate; the decoder's layers also get cross-attention. `init_scale`
+    is the initial variance of a matrix, times its fan-in. The learning rate is
     1 / sqrt(max(step, 10,000)), relative to the size of a weight.
     """
     encoder = Stack.params(layer=[layer.copy() for layer in pattern], num_layers=num_layers)
@@ -74,7 +74,7 @@ def t5(pattern, *, dim: int, num_layers: int, init_scale: float = 1.0, dropout_r
 
 
 def on_mesh(cfg, **axes):
-    """Sets devices, and what spares them: layers scanned and rematerialized, bfloat16."""
+    """Sets devices, and saves memory: layers are scanned and rematerialized, in bfloat16."""
     cfg.all(Stack).swap(Repeat)
     cfg.all(TransformerLayer).wrap(Remat, "layer")
     cfg.task.set(vocab_size=VOCAB_SIZE, dtype="bfloat16")
@@ -82,21 +82,21 @@ def on_mesh(cfg, **axes):
 
 
 def set_dropout_rates(cfg, rate: float):
-    """Sets every rate of dropout in a model."""
+    """Sets every dropout rate in a model."""
     for cls in (EncoderDecoder, TransformerLayer, DotProductAttention, FeedForward):
         cfg.all(cls).set(dropout_rate=rate)
     return cfg
 
 
 def in_turn(layer, *, every: int, **mixture):
-    """So many layers, the last of which has experts like the layer's feed-forward network."""
+    """`every` layers; in the last, experts like its feed-forward network replace this network."""
     sparse = layer.copy()
     sparse.all(FeedForward).wrap(MoE, "expert", **mixture)
     return [layer] * (every - 1) + [sparse]
 
 
 def _switch(layer, *, num_experts: int, every: int, dim: int, num_layers: int):
-    """T5 with experts in one of so many layers, and small initial values (sec. 2.4)."""
+    """T5 with experts in each `every`-th layer, and small initial values (sec. 2.4)."""
     router = SwitchRouter.params(jitter=0.01, balance_loss=0.01)
     pattern = in_turn(layer, every=every, num_experts=num_experts, router=router)
     return t5(pattern, dim=dim, num_layers=num_layers, init_scale=0.1)
@@ -121,8 +121,8 @@ def t5_large(data: int = 32):
     """T5-Large, tied logits and ReLU; 737,668,096 weights.
 
     Published (Fedus et al. 2022, table 9): negative log perplexity -1.402 after 250,000 steps,
-    -1.350 after 500,000, of C4. It computes 3.5 times as much a token as T5-Base; Switch-Base with
-    64 experts, which computes as much as T5-Base, is as good in 1 / 2.5 of its time.
+    -1.350 after 500,000, of C4. It computes 3.5 times as much per token as T5-Base. Switch-Base
+    with 64 experts computes as much as T5-Base, and is as good as T5-Large in 1 / 2.5 of its time.
 
     lingo show --exp=lm.switch.t5_large --weights
     """
@@ -135,8 +135,8 @@ def t5_large(data: int = 32):
 def t5_11b(data: int = 32, model: int = 8):
     """T5-11B, tied logits and ReLU of 65,536 features, 128 heads of 128; 11,307,321,344 weights.
 
-    As wide as T5-Large, and more in each layer (Raffel et al. 2020, sec. 3.6). The heads have 16
-    times the model's width together.
+    As wide as T5-Large, with larger layers (Raffel et al. 2020, sec. 3.6). All heads together have
+    16 times the model's width.
 
     lingo show --exp=lm.switch.t5_11b --weights
     """
@@ -161,8 +161,8 @@ def t5_xxl(data: int = 32, model: int = 8):
 def switch_base(expert: int = 32):
     """Switch-Base, 128 experts in every second layer; 7,415,217,408 weights, published as 7B.
 
-    The paper's table has GEGLU of 2048 features, its code ReLU of 3072: as many weights, and as
-    much to compute. Published: negative log perplexity -1.370 after 250,000 steps, -1.306 after
+    The paper's table has GEGLU of 2048 features, its code ReLU of 3072, which has as many weights
+    and FLOPs. Published: negative log perplexity -1.370 after 250,000 steps, -1.306 after
     500,000, of C4, where T5-Base at equal compute has -1.599 and -1.556.
 
     lingo show --exp=lm.switch.switch_base --weights
@@ -176,8 +176,8 @@ def switch_base(expert: int = 32):
 def switch_large(expert: int = 32):
     """Switch-Large, 128 experts in every second layer; 26,309,291,008 weights, published as 26B.
 
-    The published total has ReLU of 4096 features; GEGLU of 2816, as in the paper's table, would be
-    27.1 billion. Published: negative log perplexity -1.248 after 250,000 steps, -1.177 after
+    The published total is with ReLU of 4096 features; GEGLU of 2816, as in the paper's table, would
+    give 27.1 billion. Published: negative log perplexity -1.248 after 250,000 steps, -1.177 after
     500,000, of C4.
 
     lingo show --exp=lm.switch.switch_large --weights
@@ -217,7 +217,7 @@ def switch_c(expert: int = 2048):
 
 
 def on_docstrings(cfg, *, num_steps: int):
-    """Trains on docstrings: of a row, 256 bytes are left when spans of 8 are taken out."""
+    """Trains on docstrings: 256 bytes of a row remain after spans of 8 are taken out."""
     data = SpanCorruption.params(
         source=Docstrings.params(split="train"),
         batch_size=4,
@@ -239,9 +239,9 @@ def on_docstrings(cfg, *, num_steps: int):
 def tiny_switch(num_experts: int = 8, num_steps: int = 2400):
     """A small Switch Transformer to run: 4 + 4 layers, experts in every second one, on docstrings.
 
-    A token goes to one expert, so that any number of them computes as much as the dense model,
-    `num_experts=1`. The router computes in float32; `SwitchRouter.dtype=bfloat16` changes that. The
-    optimizer is that of the large models.
+    A token goes to one expert, so with any number of experts it takes as many FLOPs as in the dense
+    model, `num_experts=1`. The router computes in float32; `SwitchRouter.dtype=bfloat16` changes
+    that. The optimizer is the same as for the large models.
 
     lingo train --exp=lm.switch.tiny_switch --logdir=runs/switch
     lingo train --exp='lm.switch.tiny_switch(num_experts=1)' --logdir=runs/dense
@@ -263,12 +263,12 @@ def tiny_distilled(
     num_experts: int = 8,
     num_steps: int = 2400,
 ):
-    """The dense model of `tiny_switch`, which learns from a run of it with experts, too.
+    """The dense model of `tiny_switch`, which also learns from a run with experts.
 
-    `teacher` is that run, whose number of experts is `num_experts`. With `starts_from_teacher` the
-    student begins with its weights outside of experts. `teacher_share` 1 is soft labels alone, 0
-    hard ones. Published (Fedus et al. 2022, table 6): of the teacher's gain over T5-Base, soft
-    labels keep 3 %, with weights of the teacher 20 %, with a share of 0.25 29 %.
+    `teacher` is that run, with `num_experts` experts. With `starts_from_teacher` the student begins
+    with the teacher's weights, except the experts. `teacher_share` 1 means only soft labels, 0 only
+    hard ones. Published (Fedus et al. 2022, table 6): soft labels keep 3 % of the teacher's gain
+    over T5-Base; also with the teacher's weights, 20 %; also with a share of 0.25, 29 %.
 
     lingo train --exp=lm.switch.tiny_switch --logdir=runs/switch
     lingo train --exp=lm.switch.tiny_distilled --logdir=runs/distilled \\

@@ -1,8 +1,8 @@
 """DLRM as in round 0.7 of MLPerf training.
 
-A run ends at an area under the curve of 80.25 % on half of the last day's clicks, which is looked
-at every twentieth of the one pass. It was not run here, and Criteo's clicks are not here: learning
-rates, sizes and the logged values are checked, nothing else.
+A run ends at an area under the curve of 80.25 % on half of the last day's clicks, evaluated twenty
+times in its only pass. It was not run, and Criteo's clicks are not included: only learning rates,
+sizes and the logged values are checked.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ TARGET = 0.8025
 def v07_pod(batch_size: int = 55_296, data: int = 256):
     """DLRM in batches of 55,296, with the target of round 0.7.
 
-    The recipe is `click.dlrm.dlrm`: SGD with a rate of 0.887 for each 2,048 examples, whose fall
-    begins at step 49,315. Its clicks are of a planted model: of these the target says nothing.
+    The recipe is `click.dlrm.dlrm`: SGD with a rate of 0.887 per 2,048 examples, which falls from
+    step 49,315 on. The clicks are a planted model's, for which the target has no meaning.
 
     lingo show --exp=mlperf.dlrm.v07_pod --plot_schedule
     """
@@ -35,7 +35,7 @@ def planted(batch_size: int = 2048, num_steps: int = 600):
     """A small form: `click.dlrm.clicks`, by the rules of DLRM; 47,041 weights.
 
     Planted logits have a standard deviation of 2, so that the benchmark's own target of 80.25 % can
-    be reached. It is looked at after every 30 steps of 2,048 examples. The log says that it is a
+    be reached. An evaluation follows every 30 steps of 2,048 examples. The log says that it is a
     small form.
 
     lingo train --exp=mlperf.dlrm.planted --logdir=runs/planted

@@ -3,17 +3,17 @@
 reference       batches of 4,096 pairs, and the rates of MLPerf's reference
 v07_pod         batches of 8,192, Google's entry with 1,024 cores of TPU v3
 
-A run ends at 24.0 BLEU without regard to case on the 3,003 sentences of newstest2014, which are
-translated after every epoch: by 5 beams, a length penalty of 0.6 and a coverage penalty of 0.1.
-`tasks/mt/gnmt.py` has the layers, here 4 and 4 of width d = 1024. Their LSTMs have two biases, as
-PyTorch's have. Sources and targets of V tokens share a table, and logits have a matrix and a bias:
+A run ends at an uncased BLEU of 24.0 on the 3,003 sentences of newstest2014, which are translated
+after every epoch, with 5 beams, a length penalty of 0.6 and a coverage penalty of 0.1.
+`tasks/mt/gnmt.py` has the layers, here 4 and 4 of width d = 1024. Their LSTMs have two biases, like
+PyTorch's. Sources and targets of V tokens share a table, and logits have a matrix and a bias:
 
     V d + 2 (8 d^2 + 8 d) + (12 d^2 + 8 d) + 2 (8 d^2 + 8 d)        table, encoder
     + (8 d^2 + 8 d) + 3 (12 d^2 + 8 d) + 2 d^2 + 2 d + 1 + V d + V  decoder, attention, logits
 
-The data are your own, in a folder: train*.tsv (pairs of WMT16 in the benchmark, of at most 50
+The data are your own, in a folder: train*.tsv (in the benchmark, pairs of WMT16 of at most 50
 tokens), newstest2014.tsv and pieces.model, as in `params/mt/wmt14.py`. An epoch has 3,442,299
-pairs, as in Google's entry. None was run here: learning rates and sizes are checked, nothing else.
+pairs, as in Google's entry. None was run: only learning rates and sizes are checked.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ NUM_DECAYS = 4
 
 
 class Recipe(NamedTuple):
-    """Numbers in which entries differ."""
+    """The numbers in which entries differ."""
 
     batch_size: int  # pairs
     rate: float
-    warmup_steps: int  # from a hundredth of the rate, by one factor each step
-    decay_step: int  # at which the rate is halved first
-    decay_interval: int  # steps until it is again, four times in all
+    warmup_steps: int  # from a hundredth of the rate, by a constant factor per step
+    decay_step: int  # at which the rate is first halved
+    decay_interval: int  # steps between halvings, four in all
 
 
 REFERENCE = Recipe(4096, 1e-3, 200, 4000, 500)
@@ -55,7 +55,7 @@ V07_POD = Recipe(8192, 4.5e-3, 150, 1924, 241)
 
 
 def gnmt(*, dim: int = 1024, num_layers: int = 4, dropout_rate: float = 0.2):
-    """An encoder-decoder of LSTMs; matrices begin between -0.1 and 0.1."""
+    """An encoder-decoder of LSTMs; initial matrices are uniform in -0.1..0.1."""
     init = Uniform.params(limit=0.1)
     network = NETWORK.copy().set(use_hidden_bias=True)
     shape = {"num_layers": num_layers, "network": network, "dropout_rate": dropout_rate}
@@ -90,7 +90,7 @@ def schedule(recipe: Recipe):
 
 
 def _experiment(recipe: Recipe, *, folder: str, vocab_size: int, data: int, epochs: int) -> Any:
-    """Returns an experiment that ends at the target, which it looks for after every epoch."""
+    """Returns an experiment that ends at the target, evaluated after every epoch."""
     epoch = TRAIN_PAIRS // recipe.batch_size
     train = pairs(
         folder, "train*.tsv", vocab_size=vocab_size, batch_size=recipe.batch_size, length=50
@@ -121,8 +121,8 @@ def _experiment(recipe: Recipe, *, folder: str, vocab_size: int, data: int, epoc
 def reference(folder: str = "~/wmt16", vocab_size: int = VOCAB_SIZE, data: int = 32):
     """GNMT of MLPerf: 4 + 4 LSTMs of width 1024; 160,671,297 weights.
 
-    With 32,317 tokens, `vocab_size=32317`, 160,665,150. The rate is 0.001, halved at step 4,000 and
-    three times more, every 500. The batch is not MLPerf's, which leaves it open: with 4,096 pairs
+    With 32,317 tokens, `vocab_size=32317`, it has 160,665,150. The rate is 0.001, halved at step
+    4,000 and three more times, every 500 steps. MLPerf leaves the batch size open: with 4,096 pairs
     the last halving comes after 6.5 epochs.
 
     lingo show --exp=mlperf.gnmt.reference --weights

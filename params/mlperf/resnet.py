@@ -3,8 +3,8 @@
 v06_pod, v07_multipod       LARS in batches of 32,768 and 65,536: Google's largest entries
 digits                      a ResNet of 14 layers, in seconds
 
-A run ends when 75.9 % of ImageNet's validation images are right, which is looked at every four
-epochs. The full forms were not run here: learning rates and sizes are checked, nothing else.
+A run ends when 75.9 % of ImageNet's validation images are right, evaluated every four epochs. The
+full forms were not run: only learning rates and sizes are checked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tasks.image.task import ImageClassification
 
 TARGET = 0.759  # of both rounds
 EPOCHS_PER_EVALUATION = 4
-DIGITS = 1463  # of scikit-learn's, for training
+DIGITS = 1463  # training digits of scikit-learn
 
 
 @experiment
@@ -63,7 +63,7 @@ def v07_multipod(data: int = 8192, folder: str | None = None):
 
 
 def _to_target(cfg: Any, *, benchmark: Benchmark) -> Any:
-    """Returns an experiment that ends at the target, which it looks for every four epochs."""
+    """Returns an experiment that ends at the target, evaluated every four epochs."""
     every_steps = imagenet_steps(EPOCHS_PER_EVALUATION, batch_size=cfg.train_input.batch_size)
     return cfg.set(
         observers=[MlperfLog.params(benchmark=benchmark)],
@@ -79,8 +79,8 @@ def digits(epochs: int = 12, batch_size: int = 32):
     """A small form: a ResNet of 14 layers on scikit-learn's digits, by the rules of ResNet-50.
 
     50,882 weights. LARS with a rate of 4, two epochs of warm-up and a square fall, and an
-    evaluation after each epoch; it ends when 97 % of 334 held-out digits are right, after five to
-    eight epochs. Its log says that it is a small form; its time says nothing of the benchmark.
+    evaluation after each epoch. A run ends when 97 % of 334 held-out digits are right, after five
+    to eight epochs. Its log says that it is a small form; its time is not the benchmark's.
 
     lingo train --exp=mlperf.resnet.digits --logdir=runs/digits
     lingo benchmark --exp=mlperf.resnet.digits --logdir=runs/benchmark --runs=5

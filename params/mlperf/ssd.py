@@ -1,9 +1,8 @@
 """SSD with ResNet-34 as in rounds 0.6 and 0.7 of MLPerf training.
 
 A run ends at an average precision of 23.0 % on COCO's validation images. The rules want
-evaluations after epochs 40, 50, 55, 60, ...; here there is one every five epochs from the start,
-since evaluations are evenly spaced. Neither was run here: learning rates and sizes are checked,
-nothing else.
+evaluations after epochs 40, 50, 55, 60, ...; lingo's evaluations are evenly spaced, so there is one
+every five epochs from the start. Neither was run: only learning rates and sizes are checked.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def v06_pod(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str
 
 @experiment
 def v07_pod(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str | None = None):
-    """As `v06_pod`, which has the same target, by the rules of round 0.7.
+    """Like `v06_pod`, with the same target, by the rules of round 0.7.
 
     Its drops after epochs 56 and 70 are 1.4 times 40 and 50, a ratio that the rules of this round
     allow. Google's entry with 4,096 chips had batches of 4,096 and drops after epochs 72 and 90.
@@ -68,8 +67,8 @@ def _to_target(cfg: Any, *, benchmark: Benchmark) -> Any:
 def digit_scenes(batch_size: int = 32, num_steps: int = 600):
     """A small form: `image.ssd.scenes`, digits in drawn scenes, by the rules of SSD.
 
-    644,484 weights. A run ends at an average precision of 40 % on 512 held-out scenes, which is
-    looked at after every 50 steps of 32 images. Its log says that it is a small form.
+    644,484 weights. A run ends at an average precision of 40 % on 512 held-out scenes, evaluated
+    after every 50 steps of 32 images. Its log says that it is a small form.
 
     lingo train --exp=mlperf.ssd.digit_scenes --logdir=runs/scenes
     """

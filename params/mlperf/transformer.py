@@ -4,17 +4,17 @@ reference                               MLPerf's own settings, 4,096 tokens a st
 v06_pod, v07_pod, v07_jax, v07_small    settings of Google's entries
 numbers                                 a small form, on number words, in minutes
 
-A run ends at 25.0 BLEU without regard to case on the 3,003 sentences of newstest2014, which are
-translated after every epoch: by 4 beams, a length penalty of 0.6, and at most 50 tokens more than
-the source has. Of V = 33,708 tokens, whose one table is read for sources, targets and logits:
+A run ends at an uncased BLEU of 25.0 on the 3,003 sentences of newstest2014, which are translated
+after every epoch, with 4 beams, a length penalty of 0.6, and at most 50 tokens more than the source
+has. The number of weights, with one table of V = 33,708 tokens for sources, targets and logits:
 
     V d + 6 (12 d^2 + 2 (8 d^2 + 5 d) + 10 d) + 4 d, with d = 1024
 
-The data are your own, in a folder: train*.tsv (pairs of WMT17 in the benchmark), newstest2014.tsv
+The data are your own, in a folder: train*.tsv (in the benchmark, pairs of WMT17), newstest2014.tsv
 and pieces.model, as in `params/mt/wmt14.py`. Google's entries packed WMT17 into 566,340 rows of 256
-tokens, which is an epoch here, too, and left out pairs of more than 80 tokens; here pairs that do
-not fit into a row are. The full forms were not run here: learning rates and sizes are checked,
-nothing else.
+tokens; an epoch has as many here. They left out pairs of more than 80 tokens; lingo leaves out
+pairs that do not fit into a row. The full forms were not run: only learning rates and sizes are
+checked.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ DIM = 1024
 
 
 class Recipe(NamedTuple):
-    """Numbers in which entries differ."""
+    """The numbers in which entries differ."""
 
-    rows: int  # of 256 tokens, a step
+    rows: int  # of 256 tokens, per step
     rate: float  # times d^-0.5 min(1, t / warmup_steps) / sqrt(max(t, warmup_steps)), t from 0
     warmup_steps: int
     beta1: float
@@ -76,7 +76,7 @@ def _model():
 
 
 def _experiment(recipe: Recipe, benchmark: Benchmark, *, folder: str, **axes: int) -> Any:
-    """Returns an experiment that ends at the target, which it looks for after every epoch."""
+    """Returns an experiment that ends at the target, evaluated after every epoch."""
     epoch = math.ceil(TRAIN_ROWS / recipe.rows)
     train = pairs(
         folder, "train*.tsv", vocab_size=VOCAB_SIZE, batch_size=recipe.rows, length=LENGTH
@@ -107,7 +107,7 @@ def _experiment(recipe: Recipe, benchmark: Benchmark, *, folder: str, **axes: in
 
 
 def evaluation(beam: Any, *, every_steps: int, target: float):
-    """Translates all held-out sentences; the run ends at a BLEU without regard to case."""
+    """Translates all held-out sentences; the run ends at an uncased BLEU of `target`."""
     return Evaluation.params(
         every_steps=every_steps,
         metric="heldout/bleu_uncased",
@@ -133,8 +133,8 @@ def reference(folder: str = "~/wmt17", data: int = 8):
 def v06_pod(folder: str = "~/wmt17", data: int = 512, model: int = 4):
     """Transformer-big in batches of 2,048 rows, by round 0.6; 210,804,736 weights.
 
-    Google's entry with 2,048 cores of TPU v3. Four cores shared a part of the batch. Its result was
-    0.848 minutes (MLCommons' training_results_v0.6).
+    Google's entry with 2,048 cores of TPU v3. Four cores shared each part of the batch. Its result
+    was 0.848 minutes (MLCommons' training_results_v0.6).
 
     lingo show --exp=mlperf.transformer.v06_pod --plot_schedule
     """
@@ -155,7 +155,7 @@ def v07_pod(folder: str = "~/wmt17", data: int = 2048, model: int = 4):
 
 @experiment
 def v07_jax(folder: str = "~/wmt17", data: int = 2048, model: int = 4):
-    """As `v07_pod`, with the settings of Google's entry in JAX; 210,804,736 weights.
+    """Like `v07_pod`, with the settings of Google's entry in JAX; 210,804,736 weights.
 
     Its result with 8,192 cores of TPU v3 was 0.258 minutes (MLCommons' training_results_v0.7).
 
@@ -175,15 +175,15 @@ def v07_small(folder: str = "~/wmt17", data: int = 32):
     return _experiment(V07_SMALL, "transformer@0.7.0", folder=folder, data=data)
 
 
-NUMBERS = 3600  # about, of the training data
+NUMBERS = 3600  # training numbers, approximately
 
 
 @experiment
 def numbers(batch_size: int = 64, epochs: float = 40.0):
     """A small form: number words from English to Esperanto, by the rules of Transformer.
 
-    Layers are the benchmark's, 2 + 2 of width 64; 253,312 weights. The rate grows with the root of
-    the batch. A run ends at 95 BLEU of 200 held-out numbers, which are translated after each epoch.
+    2 + 2 of the benchmark's layers, of width 64; 253,312 weights. The rate grows with the root of
+    the batch. A run ends at 95 BLEU on 200 held-out numbers, which are translated after each epoch.
     Its log says that it is a small form. Needs `pip install 'lingo-tf[text]'`.
 
     lingo train --exp=mlperf.transformer.numbers --logdir=runs/numbers

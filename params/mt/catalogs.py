@@ -1,14 +1,14 @@
 """Translation into English from 12 languages, with and without experts, that trains in an hour.
 
-As with GShard (Lepikhin et al. 2020, sec. 4), one asks whether experts help all languages, and most
-of all those with few pairs. Pairs are messages of programs, from the pinned packages of
+The question is GShard's (Lepikhin et al. 2020, sec. 4): whether experts help all languages, and
+most of all languages with few pairs. Pairs are messages of programs, from the pinned packages of
 `tasks/mt/packages.txt`. The languages are Romance, or made of Romance words: a third of them has
-some 30,000 pairs each, a third some 5,000, a third some 900; batches mix them with temperature 5
+about 30,000 pairs each, a third about 5,000, a third about 900. Batches mix them with temperature 5
 (Arivazhagan et al. 2019). All languages share one vocabulary, and nothing tells the model which
 language it reads.
 
 Models are small T5s. Every second layer of a mixture has GShard's top-2 gating, and experts with
-half of the features of a dense layer: two of them compute as much for a token as that layer does.
+half the features of a dense layer, so two experts compute as much per token as a dense layer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LANGUAGES = {
     "middle": ["ast", "oc", "fur", "an"],
     "low": ["co", "ie", "la", "sc"],
 }
-"""Codes of languages by third; in each, those with more pairs come first."""
+"""Language codes by third; within a third, languages with more pairs come first."""
 
 HIDDEN_DIM = 384
 
@@ -39,8 +39,8 @@ def dense(
 ):
     """A dense model of 2 + 2 layers, width 96; 757,504 weights.
 
-    `folder` has the packages, which one command fetches. `only` is a language to train on alone, a
-    bilingual model. Needs `pip install 'lingo-tf[text]'`.
+    `folder` has the packages, which the first command fetches. `only` names the only language, for
+    a bilingual model. Needs `pip install 'lingo-tf[text]'`.
 
     python -m tasks.mt.packages ~/packages
     lingo train --exp=mt.catalogs.dense --logdir=runs/dense
@@ -53,7 +53,7 @@ def dense(
 def moe_8(
     folder: str = "~/packages", only: str | None = None, num_steps: int = 6000, batch_size: int = 32
 ):
-    """As dense, 8 experts in every second layer; a token uses as many weights as in dense.
+    """Like dense, with 8 experts in every second layer; a token uses as many weights as in dense.
 
     python -m tasks.mt.packages ~/packages
     lingo train --exp=mt.catalogs.moe_8 --logdir=runs/moe_8
@@ -65,7 +65,7 @@ def moe_8(
 def moe_32(
     folder: str = "~/packages", only: str | None = None, num_steps: int = 6000, batch_size: int = 32
 ):
-    """As dense, 32 experts in every second layer.
+    """Like dense, with 32 experts in every second layer.
 
     python -m tasks.mt.packages ~/packages
     lingo train --exp=mt.catalogs.moe_32 --logdir=runs/moe_32
@@ -78,7 +78,7 @@ def _layer(hidden_dim: int = HIDDEN_DIM):
 
 
 def _sparse(num_experts: int):
-    """A dense layer and one with experts of half its features."""
+    """A dense layer, and a layer with experts of half its features."""
     router = GShardRouter.params(balance_scale="switch")
     pattern = in_turn(
         _layer(), every=2, num_experts=num_experts, router=router, capacity_factor=2.0
@@ -89,16 +89,18 @@ def _sparse(num_experts: int):
 
 def _catalogs(pattern, folder: str, only: str | None, num_steps: int, batch_size: int):
     thirds = LANGUAGES if only is None else {}
-    languages = [only] if only else [one for third in LANGUAGES.values() for one in third]
+    languages = [only] if only else [code for third in LANGUAGES.values() for code in third]
     cfg = t5(pattern, dim=96, num_layers=2)
     cfg.train_input = Mixture.params(
-        inputs={one: _pairs(folder, [one], "train") for one in languages},
+        inputs={language: _pairs(folder, [language], "train") for language in languages},
         temperature=5.0,
         batch_size=batch_size,
     )
     cfg.eval_inputs = {
-        one: _pairs(folder, [one], "heldout").set(batch_size=16, repeat=False, max_batches=8)
-        for one in languages
+        language: _pairs(folder, [language], "heldout").set(
+            batch_size=16, repeat=False, max_batches=8
+        )
+        for language in languages
     }
     cfg.all(PairInput).set(
         tokenizer=LearnedPieces.params(source=_translations(folder, languages), vocab_size=2500)

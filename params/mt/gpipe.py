@@ -1,20 +1,21 @@
 """GPipe's Transformers for 102 languages and English, in stages (Huang et al. 2019, sec. 5).
 
-T(L, H, A) has L layers on either side, feed-forward networks of H features and A heads of 64; its
-width is 1024, its vocabulary 64,000. The published sizes leave norms out:
+T(L, H, A) has L layers on either side, feed-forward networks of H features and A heads of 64
+features; its width is 1024, its vocabulary 64,000. The published sizes leave out norms:
 
     L (4 d 64 A + 2 d H) + L (8 d 64 A + 2 d H) + 2 V d
 
-Here layers have layer norms before each part, without biases of products, and none at the end, as
-in Lingvo's Transformers: 10 L d weights more, up to 0.018 %. Each device has a stage of the encoder
-and one of the decoder, where GPipe's have a part of the whole. As in the paper, deep models train
-since feed-forward networks begin smaller, by the number of layers, and logits are limited; how it
-is done in detail it does not say: here standard deviations are divided by the layers of a side, and
-logits stay within 30 by a tanh. Nor does it give the optimizer: `params/mt/wmt14.py` has the same.
+Here, as in Lingvo's Transformers, layers have a layer norm before each part and no biases of
+products, and there is no norm at the end: 10 L d more weights, up to 0.018 %. Each device has a
+stage of the encoder and one of the decoder; in GPipe it has a part of the whole. As in the paper,
+deep models are trainable because the initial weights of feed-forward networks shrink with the
+number of layers, and logits are limited. The paper gives no details: here standard deviations are
+divided by the layers of a side, and a tanh keeps logits within 30. It does not give the optimizer
+either; here it is the one in `params/mt/wmt14.py`.
 
 The data are your own, in a folder, in place of 25 billion pairs:
 
-    *.tsv           tables with the columns language, text and English, as `Translations` reads
+    *.tsv           tables with the columns language, text and English, for `Translations`
     pieces.model    a SentencePiece model of 64,000 pieces
 """
 
@@ -57,12 +58,12 @@ def multilingual(
 ):
     """T(L, H, A) of GPipe, from any language to English; T(6, 8192, 16) has 407,957,504 weights.
 
-    Without norms 407,896,064, published as 400M; T(24, 8192, 16) and T(12, 16384, 32) have
+    Without norms it has 407,896,064, published as 400M; T(24, 8192, 16) and T(12, 16384, 32) have
     1,238,368,256 (1.3B), T(32, 16384, 32) 3,083,862,016 (3B), T(64, 16384, 32) 6,036,652,032 (6B),
-    in 2, 4, 4, 8 and 16 partitions, which are the stages here; `data` pipelines share a batch.
-    Published: T(24, 8192, 16) is better than T(12, 16384, 32) for languages of few pairs;
-    T(64, 16384, 32) is better than bilingual models in every language. Built and counted here,
-    never trained.
+    in 2, 4, 4, 8 and 16 partitions, which are stages here; `data` pipelines share a batch.
+    Published: T(24, 8192, 16) is better than T(12, 16384, 32) for languages with few pairs;
+    T(64, 16384, 32) is better than bilingual models in every language. Built and counted, never
+    trained.
 
     lingo show --exp=mt.gpipe.multilingual --weights
     lingo show --exp=mt.gpipe.multilingual --pipeline
@@ -81,14 +82,14 @@ def multilingual(
     )
     model.all(FeedForward).set(use_bias=False, init=FanIn.params(scale=num_layers**-2))
     model.all(Repeat).swap(Pipeline, num_stages=stages, num_micro_batches=4 * stages, remat=True)
-    # the matrices next to the pipelines have no stage: each device has a part of them
+    # the matrices outside the pipelines have no stage: each device has a part of them
     along = {"vocab": ["model", "stage"]}
     return Experiment.params(
         task=SequenceToSequence.params(
             model=model,
             vocab_size=VOCAB_SIZE,
             label_smoothing=0.1,
-            chunk_size=64,  # else logits are most of the memory
+            chunk_size=64,  # otherwise logits take most of the memory
             dtype="bfloat16",
         ),
         train_input=PairInput.params(

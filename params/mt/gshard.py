@@ -1,13 +1,13 @@
 """GShard's models for translation from 100 languages, of up to 600 billion weights.
 
-Sizes are those of Lepikhin et al. 2020, sec. 4 and table 1. Half of the layers are the encoder's,
-half the decoder's; every second one has experts in place of its feed-forward network. A token goes
-to one or two of them by algorithm 1, in a group of as many tokens as a device has; an expert takes
-2 S / E of a group of S. The published totals are rounded: the formula of the paper's tensors, which
-leaves out norms, gives 619 billion for "600B". How positions are known it does not say; here by
-sinusoids, which have no weights. Nor how much its load-balance loss counts: here as in Lingvo, 0.01
-of E^2 times the loss of algorithm 1. In place of its 13 billion sentence pairs: Python signatures
-and what they are for.
+Sizes are from Lepikhin et al. 2020, sec. 4 and table 1. Half of the layers are the encoder's, half
+the decoder's; every second layer has experts in place of its feed-forward network. By algorithm 1,
+a token goes to one or two experts. A group has the S tokens of one device, and each of E experts
+takes 2 S / E of them. The published totals are rounded: the formula of the paper's tensors, which
+leaves out norms, gives 619 billion for "600B". The paper does not describe its positions; here they
+are sinusoids, which have no weights. It does not give the coefficient of its load-balance loss
+either: here, as in Lingvo, it is 0.01 of E^2 times the loss of algorithm 1. Python signatures with
+their purposes take the place of its 13 billion sentence pairs.
 
 `mt.gshard.moe(num_experts=2048, num_layers=60)` has a trillion weights.
 """
@@ -30,7 +30,7 @@ from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
 
 SOURCE_VOCAB_SIZE, TARGET_VOCAB_SIZE = 64_000, 32_000
-LENGTH = 1024  # tokens of a row of sources, and of one of targets
+LENGTH = 1024  # tokens per row, of sources and of targets
 
 
 def _layer(*, head_dim: int):
@@ -41,9 +41,9 @@ def _layer(*, head_dim: int):
 
 
 def _experiment(pattern, *, num_layers: int, batch_size: int):
-    """An encoder-decoder of layers that take turns, half as many on either side."""
+    """An encoder-decoder whose layers alternate in `pattern`, half of them on either side."""
     encoder = Repeat.params(
-        layer=[Remat.params(layer=one) for one in pattern], num_layers=num_layers // 2
+        layer=[Remat.params(layer=layer) for layer in pattern], num_layers=num_layers // 2
     )
     decoder, attention = encoder.copy(), pattern[0].attention
     encoder.all(Attention).set(mask=Bidirectional)
@@ -72,16 +72,16 @@ def _experiment(pattern, *, num_layers: int, batch_size: int):
             schedule=InverseSqrt.params(hold_steps=10_000),
             relative_step=False,
         ),
-        max_steps=1_024_000_000 // batch_size,  # table 1: days times steps a second, 10^12 tokens
+        max_steps=1_024_000_000 // batch_size,  # table 1: days times steps per second, 10^12 tokens
     )
 
 
 @experiment
 def moe(num_experts: int = 128, num_layers: int = 12, batch_size: int = 1024, expert: int = 128):
-    """A mixture of any size, by default the paper's smallest; `expert` devices have some each.
+    """A mixture of any size, by default the paper's smallest; experts split over `expert` devices.
 
-    A group is what a device has of a batch. `num_layers` is a multiple of 4: of either side's half,
-    every second layer is sparse.
+    A group is a device's part of a batch. `num_layers` is a multiple of 4: either side has half of
+    the layers, and every second layer is sparse.
 
     lingo show --exp=mt.gshard.moe --weights
     lingo show --exp='mt.gshard.moe(num_experts=2048, num_layers=60)' --weights
@@ -174,11 +174,11 @@ def moe_128e_12l():
 
 @experiment
 def dense_96l(data: int = 2048):
-    """T(96L), what the mixtures are compared with: 96 layers, none sparse; published as 2.3B.
+    """T(96L), the dense baseline of the mixtures: 96 layers; published as 2.3B.
 
-    Its 2,313 million weights have heads of 64 features: with 128, as in the mixtures, it would have
-    2.9 billion. Published: 36.9 BLEU; 42 days on 2048 cores of TPU v3 by GPipe, 235.5 core years,
-    at 4 million tokens a step.
+    It has 2,313 million weights with heads of 64 features; with 128, as in the mixtures, it would
+    have 2.9 billion. Published: 36.9 BLEU; 42 days on 2048 cores of TPU v3 by GPipe, 235.5 core
+    years, at 4 million tokens a step.
 
     lingo show --exp=mt.gshard.dense_96l --weights
     """

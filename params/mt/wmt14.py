@@ -1,17 +1,17 @@
 """Lingvo's Transformers for English to German of WMT14 (Vaswani et al. 2017).
 
-They have the tensors of Lingvo's `WmtEnDeTransformerBase`: an embedding of sources, one of targets,
-logits by a matrix and a bias of their own; biases everywhere; one scale for each feature of a
-head's queries; layer norms before each part, and none after the last layer. With V tokens, width d,
-hidden width F, N heads, L layers on either side:
+They have the tensors of Lingvo's `WmtEnDeTransformerBase`: one embedding for sources and one for
+targets, a separate matrix and bias for logits; biases everywhere; one scale per feature of a head's
+queries; layer norms before each part, and none after the last layer. The number of weights with V
+tokens, width d, hidden width F, N heads, L layers on either side:
 
     3 V d + V + L (3 (4 d^2 + 4 d + d / N) + 2 (2 d F + F + d) + 5 2 d)
 
-Optimizer, schedule, dropout and label smoothing are Lingvo's; initial values are not (its matrices
-have Xavier's). The data are your own, in a folder:
+Optimizer, schedule, dropout and label smoothing are Lingvo's; initial values are not (Lingvo's
+matrices have Xavier's). The data are your own, in a folder:
 
-    train*.tsv      a pair in each line: English, a tab, German (4,492,447 pairs in Lingvo's)
-    dev.tsv         pairs to evaluate, in WMT14 newstest2013
+    train*.tsv      a pair in each line: English, a tab, German (Lingvo has 4,492,447 pairs)
+    dev.tsv         pairs to evaluate; newstest2013 in WMT14
     pieces.model    a SentencePiece model of 32,000 pieces, shared by both languages
 
 For pairs in JSONL: `--set='train_input.source=JsonlPairs(pattern=~/wmt14/train.jsonl)'`.
@@ -49,8 +49,8 @@ def transformer(
 ):
     """An encoder-decoder with layer norms and sinusoids; `heads` has fields of all attentions.
 
-    `num_layers` counts each side's. As in the paper, tokens alone are multiplied by sqrt(d), and
-    the output of a stack is not dropped.
+    Each side has `num_layers` layers. As in the paper, only token vectors are multiplied by
+    sqrt(d), and the output of a stack has no dropout.
     """
     layer = TransformerLayer.params(
         attention=Attention.params(**heads), norm=LayerNorm, dropout_rate=layer_dropout_rate
@@ -71,7 +71,7 @@ def transformer(
 
 
 def pairs(folder: str, name: str, *, vocab_size: int, batch_size: int, length: int):
-    """Packed rows of the pairs in tables of a folder, in the pieces of its model."""
+    """Packed rows of the pairs in a folder's tables, tokenized by its pieces.model."""
     return PairInput.params(
         source=TsvPairs.params(pattern=f"{folder}/{name}"),
         tokenizer=SentencePiece.params(model=f"{folder}/pieces.model", vocab_size=vocab_size),
@@ -120,8 +120,8 @@ def base(folder: str = "~/wmt14", data: int = 8):
     """Transformer-base of Lingvo: 6 + 6 layers, width 512, 8 heads; 93,323,648 weights.
 
     A step has 256 rows of 96 tokens a side, about the 25,000 tokens of Vaswani et al. 2017, who
-    trained for 100,000 steps on 8 GPUs in 12 hours. Published there: 27.3 BLEU of newstest2014,
-    of a model with one shared embedding. Built and counted here, never trained.
+    trained for 100,000 steps on 8 GPUs in 12 hours. Published there: 27.3 BLEU on newstest2014, for
+    a model with one shared embedding. Built and counted, never trained.
 
     lingo show --exp=mt.wmt14.base --weights
     lingo train --exp='mt.wmt14.base(folder="~/wmt14")' --logdir=runs/wmt14
@@ -134,10 +134,10 @@ def base(folder: str = "~/wmt14", data: int = 8):
 def big(folder: str = "~/wmt14", data: int = 8):
     """Transformer-big with Lingvo's tensors: width 1024, 16 heads; 274,694,528 weights.
 
-    Lingvo registers no such model of WMT14, but its documentation gives a big one the rate and
-    warm-up that its base model has. Vaswani et al. 2017, table 3, has the rate of dropout, 0.3, and
-    300,000 steps. Published there: 28.4 BLEU of newstest2014, in 3.5 days on 8 GPUs. Built and
-    counted here, never trained.
+    Lingvo registers no big model for WMT14, but its documentation gives one the rate and warm-up of
+    the base model. The dropout rate, 0.3, and the 300,000 steps are from Vaswani et al. 2017, table
+    3. Published there: 28.4 BLEU on newstest2014, in 3.5 days on 8 GPUs. Built and counted, never
+    trained.
 
     lingo show --exp=mt.wmt14.big --weights
     lingo plan --exp=mt.wmt14.big --hardware=tpu_v3

@@ -11,10 +11,10 @@ from params.lm.switch import t5, t5_layer
 
 @experiment
 def signatures(model_dim: int = 128, num_layers: int = 3):
-    """What a function is for, from its signature: the first paragraph of its docstring.
+    """A function's purpose from its signature: the first paragraph of its docstring.
 
-    A small T5 on the bytes of TensorFlow, Keras and NumPy; texts that are evaluated were in no
-    training. Trained as lm.source.tiny.
+    A small T5 on the bytes of TensorFlow, Keras and NumPy, trained like lm.source.tiny. Evaluation
+    texts are not in the training data.
 
     lingo train --exp=seq2seq.source.signatures --logdir=runs/signatures
     """

@@ -1,8 +1,8 @@
-"""Classification as text to text: from a snippet of code to a word, its label.
+"""Classification as text to text: a snippet of code goes in, its label comes out as a word.
 
-A small suite of tasks from real code, for fine-tuning. Every snippet begins with the name of its
-task, so that one model can learn several. `split=heldout` shares neither a file nor a text with
-`split=train`.
+This is a small suite of tasks from real code, for fine-tuning. Every snippet begins with the name
+of its task, so that one model can learn several tasks. `split=heldout` shares neither a file nor a
+text with `split=train`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Snippets(PythonPackages, PairSource):
     """
 
     heldout_fraction: float = 0.1  # share that is held out, chosen by a hash
-    per_label: int = 4  # snippets of each label that a file gives at most
-    unique: bool = True  # leave out a snippet whose text has come before, in any split
+    per_label: int = 4  # most snippets of each label from one file
+    unique: bool = True  # leave out a snippet whose text came before, in any split
 
     unit: ClassVar[str] = "snippet"
     identified_by: ClassVar[Part] = "source"
-    task: ClassVar[str]  # with which every snippet begins
+    task: ClassVar[str]  # every snippet begins with it
     labels: ClassVar[list[str]]  # all answers, one word each
 
     def check(self) -> None:
@@ -104,7 +104,7 @@ def _statements(code: syntax.Parsed) -> Iterator[ast.stmt]:
 
 
 class Brackets(Snippets):
-    """`brackets: f(x[0)` -> `differ`: whether brackets match; those in strings count, too.
+    """`brackets: f(x[0)` -> `differ`: whether brackets match; brackets in strings count, too.
 
     In half of the statements, chosen by their hash, one bracket is removed or replaced.
     """
@@ -149,7 +149,7 @@ def brackets_match(text: str) -> bool:
 
 
 def _is_simple(statement: ast.stmt) -> bool:
-    """Returns whether a statement contains no other and is not a docstring."""
+    """Returns whether a statement contains no other statement and is not a docstring."""
     if isinstance(statement, ast.Expr):
         return not isinstance(statement.value, ast.Constant)
     return isinstance(
@@ -160,11 +160,12 @@ def _is_simple(statement: ast.stmt) -> bool:
 class DocstringMatch(Snippets):
     """`docstring: def mean(x)`, and on the next line `Adds two numbers.` -> `differ`.
 
-    A snippet is a signature and the first paragraph of a docstring: whether it is its own.
+    A snippet is a signature and the first paragraph of a docstring. The label says whether the
+    docstring belongs to the signature.
 
-    Of the functions and classes of a block that have docstrings, the second, fourth, ... is paired
-    with the docstring of the next one. The next one is also paired with its own, so that a
-    docstring alone does not reveal the label. A span with one docstring is a match, a span with two
+    Among the functions and classes with docstrings in a block, the second, fourth, ... is paired
+    with the next one's docstring. The next one is also paired with its own docstring, so that a
+    docstring alone does not reveal the label. A span with one docstring is a match; a span with two
     is not.
     """
 
@@ -196,7 +197,7 @@ class Exceptions(Snippets):
     A snippet is a `raise` with up to four lines before it.
     """
 
-    per_label: int = 2  # snippets of each label that a file gives at most
+    per_label: int = 2  # most snippets of each label from one file
 
     task = "exception"
     labels = ["ValueError", "TypeError", "NotImplementedError", "RuntimeError", "AttributeError"]
@@ -227,10 +228,10 @@ def _exception(statement: ast.Raise) -> str | None:
 
 
 class Libraries(Snippets):
-    """`library: def f(x): ...` -> the package that the function is from.
+    """`library: def f(x): ...` -> the package that has the function.
 
-    Functions that mention one of the packages are left out. The fewer files a package has, the more
-    functions come from each file.
+    Functions that name one of the packages are left out. The fewer files a package has, the more
+    functions are taken from each of its files.
     """
 
     task = "library"
@@ -272,9 +273,9 @@ def _package(file: File) -> str:
 class TokenKinds(Snippets):
     """`kind: x = «len»(y)` -> `name`: the kind of the token between « and », by `tokenize`.
 
-    Kinds are comment, number, string, keyword, operator and name. The hash of a line chooses the
-    first of these that the line has with probability 1/2, the next with 1/4 and so on, and then a
-    token of that kind. So rare kinds are asked for more often than they occur.
+    Kinds are comment, number, string, keyword, operator and name. The hash of a line chooses one of
+    the line's kinds, the first in this order with probability 1/2, the next with 1/4, and so on;
+    then a token of that kind. So rare kinds are asked for more often than they occur.
     """
 
     task = "kind"
@@ -294,7 +295,7 @@ class TokenKinds(Snippets):
             return None
         try:
             tokens = list(tokenize.generate_tokens(io.StringIO(line).readline))
-        except (tokenize.TokenError, SyntaxError):  # a part of a line need not be code by itself
+        except (tokenize.TokenError, SyntaxError):  # part of a line may be no code by itself
             return None
         present = {_kind(t) for t in tokens}
         kinds = [label for label in self.labels if label in present]

@@ -1,4 +1,4 @@
-"""Clicks drawn from a known model: what shows an ad to whom is random, and so is who clicks.
+"""Clicks drawn at random from a known model.
 
     ClickInput.params(split="train", vocab_sizes=(1000, 50, 4), batch_size=256)
 
@@ -20,20 +20,20 @@ from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.ops import random
 
-_PAIRED = 6  # the first categorical features, of which each pair adds a product to the logit
-_PROBED = 64  # examples whose content identifies how they are drawn
+_PAIRED = 6  # categorical features, the first ones; each pair adds a product to the logit
+_PROBED = 64  # examples in the digest that identifies the data
 
 
 class ClickInput(ExampleInput):
     """Examples of N numbers and T categories, and whether there was a click.
 
-    Numbers are uniform with mean 0 and variance 1. Of a feature of V categories, number v is drawn
-    with a probability that falls with the inverse square root of v. The planted logit is linear in
-    the numbers; each category adds a term, and each pair of the first six features a product of
-    two factors, one of each category. A click is drawn with the probability that is the sigmoid of
-    the logit. This model is the same for all seeds and splits, and takes no memory: its weights are
-    functions of feature and category, also for millions of categories. Examples are functions of
-    (seed, split, number), and none comes twice.
+    Numbers are uniform with mean 0 and variance 1. Category v of a feature is drawn with a
+    probability proportional to 1 / sqrt(v). The planted logit is linear in the numbers; each
+    category adds a term, and each pair of the first six features adds a product of two factors, one
+    per category. The sigmoid of the logit is the probability of a click. This model is the same for
+    all seeds and splits. It takes no memory, even for millions of categories: its weights are
+    functions of feature and category. Examples are functions of (seed, split, number); no two are
+    the same.
 
     Batches: `numbers`, float32 [B, N]; `categories`, int32 [B, T]; `labels`, int32 [B];
     `planted_logits`, float32 [B].
@@ -43,7 +43,7 @@ class ClickInput(ExampleInput):
     vocab_sizes: tuple[int, ...]  # V of each categorical feature
     num_numbers: int = 13  # N
     num_clicks: int = 2**20  # examples of a pass, with or without a click
-    bias: float = -1.0  # what the planted logit is without features
+    bias: float = -1.0  # the planted logit without features
     scale: float = 1.4  # standard deviation of the planted logit, approximately
 
     def check(self) -> None:

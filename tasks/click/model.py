@@ -26,15 +26,15 @@ from lingo.layers.residual import Residual, ResidualCall
 
 
 class Mlp(Layer):
-    """Matrix products with biases, and a ReLU after each but perhaps the last.
+    """Matrix products with biases and a ReLU after each product, perhaps except the last.
 
-    Their initial values keep the variance of activations (He et al. 2015, sec. 2.2); in the program
-    of DLRM's authors they are somewhat smaller, and biases start at random. Devices do not split
-    them: nearly all weights of a DLRM are in its tables.
+    The initial weights keep the variance of activations (He et al. 2015, sec. 2.2); in the DLRM
+    authors' program they are somewhat smaller, and biases start at random. Devices do not split the
+    weights: nearly all weights of a DLRM are in its tables.
     """
 
     dim: int  # width of the input
-    output_dims: tuple[int, ...]  # widths of the results of the products
+    output_dims: tuple[int, ...]  # widths of the products' results
     activate_last: bool = True  # whether there is a ReLU after the last product
     layer: Layer = Linear.params(  # each product
         use_bias=True, init=FanIn.params(scale=2.0), axes=(None, None)
@@ -71,9 +71,9 @@ class Mlp(Layer):
 class Dlrm(Layer):
     """The deep learning recommendation model (Naumov et al. 2019, sec. 2).
 
-    One network maps the numbers of an example to a vector, tables have a vector for each of its
-    categories, and another network maps the dot products of all pairs of these vectors, and the
-    first of them, to the logit of a click.
+    One network maps the numbers of an example to a vector; tables have a vector for each of its
+    categories. Another network maps the dot products of all pairs of these vectors, together with
+    the first vector, to the logit of a click.
     """
 
     num_numbers: int  # N; the task offers it
@@ -118,7 +118,7 @@ class Dlrm(Layer):
         batch, num_vectors = call.shape[0], len(self.p.vocab_sizes) + 1
         axes = ("batch", None, None)
         vectors = Residual(1, (batch, num_vectors, self.tables.p.dim), axes)
-        # the gradient of the products, whose transpose is the largest tensor of the step
+        # the products' gradient: its transpose is the largest tensor of the step
         products = Residual(1, (batch, num_vectors, num_vectors), axes)
         return [*(self.tables.residuals(call) or ()), vectors, products]
 

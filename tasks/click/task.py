@@ -1,4 +1,4 @@
-"""Click-through rates: how likely somebody clicks on what is shown.
+"""Click-through rates: the probability that a user clicks on a shown item.
 
 Axes: B batch, N numbers, T categorical features.
 """
@@ -21,12 +21,12 @@ from tasks.click.model import Dlrm
 class ClickPrediction(Task):
     """The binary cross-entropy of clicks, in nats, averaged over the examples of the whole batch.
 
-    Metrics are this loss, `click_rate`, the share of examples with a click, `predicted_rate`, the
-    mean of their probabilities, and `auc`, the area under the ROC curve of the logits. It is exact
-    where `num_eval_examples` is set: a state then has three float64 numbers for each example of an
-    evaluation. Else it is that of a histogram of probabilities, and off by `auc_error` at most. If
-    the data comes from a known model, whose logits are in the batch, the area of these is
-    `planted_auc`: on average no model has a larger one.
+    Metrics are this loss; `click_rate`, the share of examples with a click; `predicted_rate`, the
+    mean predicted probability; and `auc`, the area under the logits' ROC curve. The area is exact
+    if `num_eval_examples` is set: a state then has three float64 numbers for each example of an
+    evaluation. Else it comes from a histogram of probabilities, and is off by at most `auc_error`.
+    If the data comes from a known model whose logits are in the batch, `planted_auc` is the area of
+    these logits: on average no model has a larger one.
 
     Batches: `numbers`, any float type, [B, N]; `categories`, int32 [B, T], each below the
     vocabulary size of its feature; `labels`, int32 [B], 1 for a click, else 0; `weights`, float32
@@ -36,7 +36,7 @@ class ClickPrediction(Task):
     model: Dlrm
     num_numbers: int  # N; the input offers it
     vocab_sizes: tuple[int, ...]  # of the T features; the input offers it
-    num_eval_examples: int = 0  # of the largest evaluation, or more, for exact areas; 0: histograms
+    num_eval_examples: int = 0  # at least the largest evaluation's, for exact areas; 0: histograms
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "num_eval_examples")
@@ -102,7 +102,7 @@ class ClickPrediction(Task):
         for name, width in (("numbers", p.num_numbers), ("categories", len(p.vocab_sizes))):
             if not batch[name].shape[1:].is_compatible_with([width]):
                 raise ParamError(
-                    f"a batch has {name} of shape {batch[name].shape}, but the task is of"
+                    f"a batch has {name} of shape {batch[name].shape}, but the task wants"
                     f" [B, {width}]"
                 )
         return self.model(batch["numbers"], batch["categories"])

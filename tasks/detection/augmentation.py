@@ -26,31 +26,31 @@ def train_example(
     flip_rate: float = 0.5,
     jitter: float = 0.0,
 ) -> dict[str, np.ndarray]:
-    """Crops a part that has objects (`min_iou_crop`), mirrors it, and changes its colours.
+    """Crops a part with objects (`min_iou_crop`), mirrors it, and changes its colours.
 
     Args:
         example: {name: array}, with `images`, [H, W, C], uint8, or float32 in 0..1; `boxes`,
-            float32 [N, 4]; `box_labels`, int32 [N], 0 for no box.
+            float32 [N, 4]; `box_labels`, int32 [N], 0 for an absent box.
         key: of this example.
         size: height and width of the result, in pixels.
-        crop: whether it is cropped; `CocoInput` does this better, before it decodes an image.
+        crop: whether to crop; `CocoInput` crops better, before it decodes an image.
         flip_rate: probability of mirror images; 0 for letters and digits.
-        jitter: by how much brightness, contrast and saturation change, 0..1; of the hue a quarter.
+        jitter: largest change of brightness, contrast and saturation, 0..1; of hue a quarter.
 
     Returns:
         The example, with `images`, [size, size, C] of the same type, and its boxes and labels.
         Boxes whose middle is outside are absent; other arrays stay.
 
     Raises:
-        ValueError: if it is not an image, or for a number out of range.
+        ValueError: if `images` is not an image, or a number is out of range.
     """
-    one = BoxedImage(example["images"], example["boxes"], example["box_labels"])
+    boxed = BoxedImage(example["images"], example["boxes"], example["box_labels"])
     if crop:
-        one = min_iou_crop(one, key, size=(size, size))
+        boxed = min_iou_crop(boxed, key, size=(size, size))
     else:
-        one = one._replace(image=resize(one.image, (size, size)))
-    one = flip_boxed(one, key, rate=flip_rate)
+        boxed = boxed._replace(image=resize(boxed.image, (size, size)))
+    boxed = flip_boxed(boxed, key, rate=flip_rate)
     if jitter:
         amounts = {"brightness": jitter, "contrast": jitter, "saturation": jitter}
-        one = one._replace(image=color_jitter(one.image, key, **amounts, hue=jitter / 4))
-    return {**example, "images": one.image, "boxes": one.boxes, "box_labels": one.labels}
+        boxed = boxed._replace(image=color_jitter(boxed.image, key, **amounts, hue=jitter / 4))
+    return {**example, "images": boxed.image, "boxes": boxed.boxes, "box_labels": boxed.labels}

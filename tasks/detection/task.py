@@ -1,4 +1,4 @@
-"""Object detection: which objects an image has, and where.
+"""Object detection: the classes and boxes of an image's objects.
 
 Axes: B batch, H height, W width, C channels, N true boxes, A anchors, K classes, D detections.
 """
@@ -37,38 +37,38 @@ class ObjectDetection(Task):
 
     Levels of uint8 images are scaled to 0..1; then the model sees (image - mean) / std.
 
-    Each object takes the anchor that overlaps it most; other anchors take the object that they
-    overlap by at least `min_overlap`. Two terms of the loss, `boxes` and `classes`, are sums over
-    the anchors of an image, divided by the number of those with an object, and means over images;
-    an image without an object has a loss of 0. `boxes` is the smooth L1 loss of the codes of
-    anchors with an object. `classes` is the cross-entropy of these, and of the anchors without one
-    whose cross-entropy is largest, `negatives` for each with an object.
+    Each object is matched with the anchor that overlaps it most; another anchor is matched with the
+    object that it overlaps by at least `min_overlap`. The loss has two terms, `boxes` and
+    `classes`: sums over an image's anchors, divided by its number of matched anchors, then averaged
+    over images. An image without an object has a loss of 0. `boxes` is the smooth L1 loss of the
+    matched anchors' codes. `classes` is the cross-entropy of the matched anchors and of hard
+    negatives: for each matched anchor, the `negatives` unmatched ones of largest cross-entropy.
 
-    Predictions are boxes with a score above `min_score`, without those that overlap a likelier box
-    of their class by more than `max_overlap`. Metrics are the terms of the loss and, where
+    Predictions are boxes with a score above `min_score`, except those that overlap a likelier box
+    of their class by more than `max_overlap`. Metrics are the terms of the loss and, if
     `num_eval_images` is set, COCO's average precisions and recalls: `ap`, `ap50` and ten more in
     `coco/`. They need `pip install 'lingo-tf[detection]'`. Each evaluation shows some images with
     their boxes.
 
     Batches: `images`, uint8, or any float type, [B, H, W, C]; `boxes`, float32 [B, N, 4], as (top,
     left, bottom, right) in parts of the image; `box_labels`, int32 [B, N], 1..K, and 0 for absent
-    boxes; `weights`, float32 [B]; and perhaps `is_crowd`, bool [B, N], of boxes around crowds,
-    which match no anchor: for the loss, there is background.
+    boxes; `weights`, float32 [B]; and perhaps `is_crowd`, bool [B, N], True for boxes around
+    crowds, which match no anchor: to the loss they are background.
     """
 
     model: Ssd
     num_classes: int  # K, without the background; the input offers it
     image_shape: tuple[int, int, int]  # (H, W, C); the input offers it
     class_names: tuple[str, ...] = ()  # of the first classes, to show; the input may offer them
-    mean: Levels = 0.0  # of pixels in 0..1, or of each channel
-    std: Levels = 1.0  # likewise, their standard deviation
+    mean: Levels = 0.0  # of pixels, scaled to 0..1; one number, or one per channel
+    std: Levels = 1.0  # standard deviation of pixels; as `mean`
     min_overlap: float = 0.5  # intersection over union of an anchor and its object
-    negatives: float = 3.0  # anchors without an object in the loss, for each with one
-    min_score: float = 0.05  # probability of a class; less is not predicted
+    negatives: float = 3.0  # unmatched anchors in the loss for each matched one
+    min_score: float = 0.05  # probability of a class, below which no box is predicted
     max_overlap: float = 0.5  # intersection over union of two predictions of a class
-    max_per_class: int = 200  # boxes of a class that are looked at
+    max_per_class: int = 200  # likeliest boxes of a class that are considered
     max_detections: int = 200  # D
-    num_eval_images: int = 0  # of the largest evaluation, or more, for average precisions; 0: no
+    num_eval_images: int = 0  # at least the largest evaluation's, for average precisions; 0: none
     shown_score: float = 0.5  # predictions of at least this score are shown in TensorBoard
 
     def check(self) -> None:
@@ -109,17 +109,17 @@ class ObjectDetection(Task):
             for term, losses in self._losses(outputs, batch).items()
         }
         if num_images:
-            found = self._detections(outputs)
-            states["coco"] = detection_table(batch, found, num_examples=num_images)
+            detections = self._detections(outputs)
+            states["coco"] = detection_table(batch, detections, num_examples=num_images)
         return states
 
     def results(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics; `coco/ap` and `coco/ap50` as `ap` and `ap50`, which a run prints."""
+        """Returns the metrics, with `coco/ap` and `coco/ap50` as `ap` and `ap50`, to be printed."""
         shown = {"coco/ap": "ap", "coco/ap50": "ap50"}
         return {shown.get(name, name): value for name, value in means.items()}
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns what is found in `images`, the likeliest first; zeros where there is nothing.
+        """Returns the objects found in `images`, the likeliest first, padded with zeros.
 
         `boxes`, float32 [B, D, 4], as in batches; `box_labels`, int32 [B, D]; `box_scores`, float32
         [B, D], the probabilities of the labels.
@@ -158,7 +158,7 @@ class ObjectDetection(Task):
         return AnchorOutputs(*(tf.cast(output, tf.float32) for output in self.model(images)))
 
     def _detections(self, outputs: AnchorOutputs) -> dict[str, tf.Tensor]:
-        """Returns the predictions of an [B, ...] batch, as `predict`."""
+        """Returns the predictions for a [B, ...] batch, as `predict` does."""
         p = self.p
         found = select_detections(
             tf.clip_by_value(decode_boxes(outputs.codes, self._anchors()), 0.0, 1.0),
@@ -194,6 +194,6 @@ class ObjectDetection(Task):
         return tf.constant(self.model.anchors())
 
     def _names(self) -> list[str]:
-        """Returns the names of all labels, or their numbers, after that of no object."""
+        """Returns the names of all labels, or their numbers; "" for label 0, which is no object."""
         names = self.p.class_names
         return ["", *names, *map(str, range(len(names) + 1, self.p.num_classes + 1))]

@@ -1,9 +1,9 @@
-"""Real facts from CLDR, which the package Babel has, from installed docstrings, from arithmetic.
+"""Real facts: from CLDR (by the package Babel), from installed docstrings, from arithmetic.
 
 CLDR (Unicode's tables for programs in all languages) knows the currencies and official languages of
 territories, the names of languages and territories in other languages, and words for units, days,
-months and large numbers. A fact is about a subject; a tenth of all subjects, by the hash of their
-names, is held out.
+months and large numbers. A fact is about a subject. A tenth of all subjects, chosen by the hash of
+their names, is held out.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from lingo.data.record_source import split_hash
 from lingo.datasets.signatures import Signatures
 
 Kind = Literal["currency", "language", "code", "own_name", "word", "purpose", "result"]
-"""What is asked about a subject: a territory's currency or official language, a currency's code, a
-language's name in that language, a word or name in another language, what a function is for, the
-result of an expression.
+"""The kind of a fact: a territory's currency or official language, a currency's code, a language's
+name in that language, a word or name in another language, a function's purpose, the result of an
+expression.
 """
 
 FUNCTIONS = Signatures.params(packages=["keras", "numpy"])
-"""The functions that are asked about, if nothing else is said."""
+"""The functions that are asked about by default."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LANGUAGES = ("cs", "da", "de", "es", "fi", "fr", "hu", "id", "it", "nl", "pl", "pt", "sv", "tr")
-"""Languages, in Latin script, that words are translated into."""
+"""Languages in Latin script into which words are translated."""
 
 _RELATIONS = {
     "currency": "currency",
@@ -53,7 +53,7 @@ _FUNCTION = re.compile(r"def (?!test_)([a-z]\w{2,23})\(")
 _MAX_BYTES = 60  # of a value
 _HELDOUT_FRACTION = 0.1
 _OPERATIONS = {"+": (operator.add, 9999), "-": (operator.sub, 9999), "*": (operator.mul, 99)}
-"""Sign -> operation, and its largest operand."""
+"""Sign -> operation, and the largest operand."""
 _EXPRESSION = re.compile(r"(\d{1,9})([-+*])(\d{1,9})")
 _NUM_EXPRESSIONS = 10_000
 
@@ -64,11 +64,11 @@ class Fact(NamedTuple):
     kind: Kind
     subject: str  # Japan
     value: str  # Japanese Yen
-    language: str = ""  # of the kind `word`: the language of the value, in English
+    language: str = ""  # the English name of the value's language; only for the kind `word`
 
     @property
     def relation(self) -> str:
-        """What the value is to the subject."""
+        """The relation of the value to the subject."""
         return f"word in {self.language}" if self.kind == "word" else _RELATIONS[self.kind]
 
     @property
@@ -102,10 +102,10 @@ def cldr_facts() -> tuple[Fact, ...]:
 def documented_facts(
     functions: Signatures, *, progress: Progress | None = None
 ) -> tuple[Fact, ...]:
-    """Returns what functions are for, by the first sentences of their docstrings.
+    """Returns the purposes of functions, from the first sentences of their docstrings.
 
-    A function is called by its own name; a name that several functions share is left out. Raises
-    DataError if a package is not installed.
+    A function's subject is its unqualified name; a name that several functions share is left out.
+    Raises DataError if a package is not installed.
     """
     index = open_index(functions, progress=progress)
     purposes: dict[str, set[str]] = {}
@@ -162,7 +162,7 @@ def _territory_facts() -> Iterator[Fact]:
 
 
 def _own_names() -> Iterator[Fact]:
-    """Yields what languages are called in the languages themselves."""
+    """Yields the names of languages in the languages themselves."""
     from babel import Locale
     from babel.localedata import locale_identifiers
 
@@ -189,7 +189,7 @@ def _words() -> Iterator[Fact]:
 
 
 def _vocabulary(code: str) -> dict[tuple[str, str], str]:
-    """Returns words of a language by what they name."""
+    """Returns words of a language by (table, key) of the named thing."""
     from babel import Locale
 
     locale, units = Locale(code), {}

@@ -3,13 +3,13 @@
     generative       What's up? RESPONSE not much.               loss on "not much." and the end
     discriminative   What's up? RESPONSE not much. SENSIBLE 1    loss on "1"
 
-(Thoppilan et al. 2022, sec. 6.1.) Words in capitals and ratings are sentinels: token ids that no
-text is encoded to, so that a text which has such a word in it cannot forge one. Turns follow one
-another, each after the sentinel of its speaker; a user's turn at the beginning has none. So the
+(Thoppilan et al. 2022, sec. 6.1.) Words in capitals and ratings are sentinels: token ids to which
+no text is encoded, so that a text with such a word cannot forge a sentinel. Turns follow one
+another, each after the sentinel of its speaker, except for a user's turn at the beginning. So the
 tokens of a conversation only grow, and caches of its beginning stay valid.
 
-A context that is too long loses its first turns; a last turn that is too long alone, its first
-tokens.
+A context that is too long loses its first turns. If its last turn alone is too long, this turn
+loses its first tokens.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _SMALLEST_PREFIX = 3  # a speaker, a token of a turn, RESPONSE
 
 
 class DialogTokenizer(SentinelTokenizer):
-    """Another tokenizer's ids, followed by sentinels, which `encode` never returns.
+    """Another tokenizer's ids, followed by the ids of sentinels, which `encode` never returns.
 
     `decode` writes a sentinel as its word, between spaces.
     """
 
-    num_sentinels: int = len(SENTINELS)  # ids that follow; those beyond the words are not used
+    num_sentinels: int = len(SENTINELS)  # ids for sentinels; more than there are words stay unused
 
     def check(self) -> None:
         if self.p.num_sentinels < len(SENTINELS):
@@ -74,10 +74,10 @@ class DialogTokenizer(SentinelTokenizer):
 def response_prefix(
     context: Sequence[Turn], *, tokenizer: DialogTokenizer, max_tokens: int
 ) -> np.ndarray:
-    """Returns what a response to turns is predicted from, int32 [at most `max_tokens`].
+    """Returns the tokens from which a response to turns is predicted, int32 [<= `max_tokens`].
 
-    These are the turns and RESPONSE; the start, which comes before, is not counted. Raises
-    ParamError without turns, or if `max_tokens` is less than 3.
+    These are the turns and RESPONSE; the start token before them is not included. Raises ParamError
+    if there are no turns, or if `max_tokens` is less than 3.
     """
     if max_tokens < _SMALLEST_PREFIX or not context:
         raise ParamError(
@@ -91,11 +91,11 @@ def response_prefix(
 def rating_prefix(
     response: Response, attribute: Attribute, *, tokenizer: DialogTokenizer, max_tokens: int
 ) -> np.ndarray:
-    """Returns what a rating of a response is predicted from, int32 [at most `max_tokens`].
+    """Returns the tokens from which a response's rating is predicted, int32 [<= `max_tokens`].
 
     These are the context, the response and the attribute's sentinel, such as SENSIBLE. The rating
-    that follows is one of `rating_ids`. Raises ParamError as `response_prefix`; its `max_tokens` is
-    what the response, which is never cut, and the attribute leave.
+    that follows is one of `rating_ids`. The response is never cut. Raises ParamError like
+    `response_prefix`, if response and attribute leave too few tokens for the context.
     """
     answer = tokenizer.encode(response.turn.text)
     room = max_tokens - len(answer) - 1
@@ -106,7 +106,7 @@ def rating_prefix(
 
 
 def generative(response: Response, *, tokenizer: DialogTokenizer, length: int) -> Pair | None:
-    """Returns a context, and the response and its end as the target.
+    """Returns a context as the source, and the response with its end as the target.
 
     Together they have at most `length` tokens. None: the response leaves no room for a context.
     """
@@ -121,18 +121,18 @@ def generative(response: Response, *, tokenizer: DialogTokenizer, length: int) -
 def discriminative(
     response: Response, *attributes: Attribute, tokenizer: DialogTokenizer, length: int
 ) -> Pair | None:
-    """Returns a context with a response and the first attribute, and its rating as the target.
+    """Returns a context, response and first attribute as the source, its rating as the target.
 
     The ratings of further attributes follow in the target. Together they have at most `length`
-    tokens. None: the response leaves no room for a context. Raises KeyError if the response has no
-    such rating.
+    tokens. None: the response leaves no room for a context. Raises KeyError if the response lacks
+    one of the ratings.
     """
     ratings = [tokenizer.rating_ids[response.turn.ratings[name]] for name in attributes]
     return _rated(response, attributes[0], ratings, tokenizer=tokenizer, length=length)
 
 
 def all_ratings(response: Response, *, tokenizer: DialogTokenizer, length: int) -> Pair | None:
-    """As `discriminative`, with the rating 0 of each of ATTRIBUTES, then the rating 1 of each."""
+    """Like `discriminative`, but its target is rating 0 of all ATTRIBUTES, then rating 1 of all."""
     ratings = [rating for rating in tokenizer.rating_ids for _ in ATTRIBUTES]
     return _rated(response, ATTRIBUTES[0], ratings, tokenizer=tokenizer, length=length)
 
@@ -155,8 +155,8 @@ def _rated(
 def running_text(dialog: Dialog, *, tokenizer: DialogTokenizer, length: int) -> list[Pair]:
     """Returns a dialog as targets without a source, for pre-training.
 
-    One that is too long is cut before a turn, into parts of at most `length` tokens. A turn
-    that is too long alone loses its end. The last part has an end, unless its turn was cut.
+    A dialog that is too long is cut between turns, into parts of at most `length` tokens. A single
+    turn that is too long loses its end. The last part has an end token, unless its turn was cut.
     """
     parts, turns = [], list(dialog.turns)
     while turns:
@@ -169,7 +169,7 @@ def running_text(dialog: Dialog, *, tokenizer: DialogTokenizer, length: int) -> 
 
 
 def _join_turns(turns: Sequence[Turn], tokenizer: DialogTokenizer, room: int) -> np.ndarray:
-    """Returns the last of some turns, as many as there is room for, int32 [at most `room`]."""
+    """Returns as many of the last turns as there is room for, int32 [at most `room`]."""
     ids = [
         np.append(tokenizer.sentinel(_SPEAKERS[turn.speaker]), tokenizer.encode(turn.text))
         for turn in turns

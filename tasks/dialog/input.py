@@ -1,4 +1,4 @@
-"""Dialogs packed into rows: what a model of dialogs is trained on.
+"""Dialogs packed into rows, to train a model of dialogs.
 
 Axes: B examples (rows), T tokens per row.
 """
@@ -28,35 +28,36 @@ from tasks.dialog.turns import ATTRIBUTES, Attribute, Dialog, DialogSource, Turn
 
 
 class RatingRows(NamedTuple):
-    """Rows with a response each, for `Trained.predict`."""
+    """Rows with one response each, for `Trained.predict`."""
 
-    inputs: dict[str, np.ndarray]  # as `DialogInput.examples` has them, [N, T]
+    inputs: dict[str, np.ndarray]  # arrays of `DialogInput.examples`, [N, T]
     is_rating: np.ndarray  # bool [N, T], whether a target is a rating
 
 
 class _Example(NamedTuple):
     pair: Pair
     num_bytes: int  # bytes of the target's text
-    attributes: tuple[Attribute, ...] = ()  # of the ratings that are the target, if there are any
+    attributes: tuple[Attribute, ...] = ()  # attributes whose ratings are the target, if any
 
 
 class DialogInput(Input):
-    """Rows of packed examples, which do not see each other. An epoch has every example once.
+    """Rows of packed examples that do not see each other. An epoch has every example once.
 
-    `generative`: every turn of the model that answers something, with the loss on the turn and the
-    end after it. `discriminative`: every rating of such a turn, with the loss on the rating.
-    `text`: whole dialogs, with the loss on every token, to pre-train on. `tasks/dialog/formats.py`
-    has the tokens. To learn several of these, mix inputs by `Mixture`.
+    An example of `generative` is a turn of the model that answers something, with the loss on the
+    turn and the end after it. An example of `discriminative` is a rating of such a turn, with the
+    loss on the rating. An example of `text` is a whole dialog for pre-training, with the loss on
+    every token. `tasks/dialog/formats.py` describes the tokens. To learn several objectives, mix
+    inputs by `Mixture`.
 
     With `shares_prefix`, all ratings of a response follow one copy of it, which saves most tokens:
-    the attributes come one after the other, the rating of each is predicted there, and no rating is
-    read. With `Attention.mask=RatingMask`, each loss is the same as in an example of its own.
+    the attributes follow one another, each predicts its rating, and no rating is an input. With
+    `Attention.mask=RatingMask`, each loss is the same as in a separate example.
     """
 
-    source: DialogSource  # where dialogs are
-    tokenizer: DialogTokenizer = DialogTokenizer  # how they become integers
+    source: DialogSource  # the dialogs
+    tokenizer: DialogTokenizer = DialogTokenizer  # turns dialogs into token ids
     objective: Literal["generative", "discriminative", "text"] = "generative"  # what is learned
-    length: int  # tokens a row
+    length: int  # tokens per row
     shares_prefix: bool = False  # one copy of a response for all its ratings; needs RatingMask
     shuffle: bool = True  # a new order of rows each epoch; False: as packed
 
@@ -82,14 +83,14 @@ class DialogInput(Input):
         return self.source.dialogs()
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns rows by `example_id`, int64 [B]; beyond a single pass they are padding.
+        """Returns rows by `example_id`, int64 [B]; beyond a single pass, rows are padding.
 
         Returns:
             `tokens`, `targets`, `segments`, `positions`: int32 [B, T], as in `join_rows`;
             `target_weights`: float32 [B, T], 1 where `targets` is in a response or a rating, else
-                0; not of `text`, where every target counts;
+                0; absent for `text`, where every target counts;
             `prefix`: bool [B, T], False at the attributes; only with `shares_prefix`;
-            `bytes`: int32 [B], bytes of the text of these targets.
+            `bytes`: int32 [B], bytes of these targets' text.
         """
         rows = self._rows(numbers)
         out = self._join(rows)
@@ -97,7 +98,7 @@ class DialogInput(Input):
         return self._select(out) | {"bytes": np.array(size, np.int32)}
 
     def rows_of_ratings(self, pairs: Sequence[Pair]) -> RatingRows:
-        """Returns rows of one pair each, of `formats.all_ratings`; only with `shares_prefix`."""
+        """Returns one row for each pair of `formats.all_ratings`; only with `shares_prefix`."""
         out = self._join([[_Example(pair, 0, ATTRIBUTES * 2)] for pair in pairs])
         is_rating = out.pop("target_weights") > 0
         return RatingRows(out, is_rating)
@@ -117,7 +118,7 @@ class DialogInput(Input):
         return self.dialog_prompt([Turn("user", text)])
 
     def dialog_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """Returns what a model answers turns from; the first of too many tokens are left out."""
+        """Returns the prompt for an answer to turns; the first of too many tokens are left out."""
         ids = formats.response_prefix(turns, tokenizer=self.tokenizer, max_tokens=self.p.length)
         return Prompt(np.append(self.tokenizer.start_id, ids).astype(np.int32), is_answered=True)
 
@@ -132,16 +133,16 @@ class DialogInput(Input):
         }
 
     def remarks(self) -> list[str]:
-        found = self.source.remarks()
+        remarks = self.source.remarks()
         if left_out := len(self._examples) - len(self._kept):
-            found.append(
+            remarks.append(
                 f"left out {left_out:,} of {len(self._examples):,} examples, whose response is too"
                 f" long for length={self.p.length}"
             )
-        return found
+        return remarks
 
     def _group(self, rated: tuple[Attribute, ...]) -> list[tuple[Attribute, ...]]:
-        """Returns the attributes that each example has, for a response with some ratings."""
+        """Returns the attributes of each example of a response that has some ratings."""
         if self.p.shares_prefix and rated:
             return [rated]
         return [(attribute,) for attribute in rated]
@@ -155,7 +156,7 @@ class DialogInput(Input):
         return {name: array for name, array in arrays.items() if is_kept.get(name, True)}
 
     def _join(self, rows: Sequence[Sequence[_Example]]) -> dict[str, np.ndarray]:
-        """Returns the arrays of `join_rows`, [B, T], with what `shares_prefix` changes."""
+        """Returns the arrays of `join_rows`, [B, T], with the changes of `shares_prefix`."""
         pairs = [[example.pair for example in row] for row in rows]
         out = join_rows(pairs, length=self.p.length, tokenizer=self.tokenizer)
         out["prefix"][:] = True
@@ -165,7 +166,7 @@ class DialogInput(Input):
         return out
 
     def _branch(self, row: dict[str, np.ndarray], examples: Sequence[_Example]) -> None:
-        """Puts attributes where ratings of the same response would be read, in arrays of [T]."""
+        """Replaces the ratings of a response as inputs by attributes, in arrays of [T]."""
         at = 0
         for pair, _, attributes in examples:
             at += len(pair.source) + len(pair.target)
@@ -193,7 +194,7 @@ class DialogInput(Input):
 
     @functools.cached_property
     def _packing(self) -> FixedRows:
-        """The plan of rows; the same rows in every epoch."""
+        """The rows of packed examples, the same in every epoch."""
         pairs = [example.pair for example in self._kept]
         sizes = np.array([len(pair.source) + len(pair.target) for pair in pairs])
         numbers = np.arange(len(sizes))

@@ -1,8 +1,8 @@
-"""Rates what a model answers, by the rules that planted the ratings of templated dialogs.
+"""Rates a model's answers by the same rules that planted the ratings of templated dialogs.
 
-A judge reads a response by the sentences of `wordings.py`, train or held out. A sentence that is
-not among them counts as a claim that nothing supports, and is not sensible. The sentences of the
-model's program for when it found no answer, or no safe one, count as vague answers.
+A judge recognizes the sentences of `wordings.py`, train and held out. Any other sentence counts as
+an unsupported claim, and is not sensible. The fallback sentences of `Research` and `Ranking`, for
+no answer or no safe one, count as vague answers.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class Verdict(NamedTuple):
 
 
 class Judge:
-    """Knows facts, and what dialogs by templates can say about them."""
+    """Knows facts, and the sentences that templated dialogs can say about them."""
 
     def __init__(self, known: Sequence[Fact]) -> None:
         """Takes all facts that count as true, held out or not."""
         self._values = {(fact.kind, fact.subject, fact.language): fact.value for fact in known}
 
     def __call__(self, asked: Asked, text: str) -> Verdict:
-        """Returns the verdict about an answer to what was asked."""
+        """Returns the verdict about an answer to a question or request."""
         body = _strip(text)
         is_vague = body in _all(wordings.VAGUE) or body in _FALLBACKS
         is_consent, is_refusal = body in _all(wordings.CONSENTS), body in _all(wordings.REFUSALS)
         has_claims = not (is_vague or is_consent or is_refusal)
-        claims = [list(self._read(one)) for one in _JOIN.split(body)] if has_claims else []
+        claims = [list(self._read(part)) for part in _JOIN.split(body)] if has_claims else []
         positive: list[Attribute] = []
         if any(wording in text for wording in _all(wordings.RUDE)):
             positive.append("unsafe")
@@ -73,7 +73,7 @@ class Judge:
         return Verdict(planted_ratings(*positive), has_claims, is_supported)
 
     def _read(self, sentence: str) -> Iterator[Fact]:
-        """Yields each statement that a sentence can be, about a subject that is known."""
+        """Yields each possible meaning of a sentence, as a fact about a known subject."""
         for kind, pattern in _patterns():
             if match := pattern.fullmatch(sentence):
                 fact = Fact(kind, **match.groupdict())
@@ -84,14 +84,14 @@ class Judge:
         return self._value(fact) == fact.value
 
     def _value(self, fact: Fact) -> str | None:
-        """Returns the true value of what a fact is about; None for an unknown subject."""
+        """Returns the true value for a fact's subject; None for an unknown subject."""
         if fact.kind != "result":
             return self._values.get((fact.kind, fact.subject, fact.language))
         return result(fact.subject)
 
 
 def _rate_claims(claims: Sequence[Sequence[Fact]], asked: Fact) -> Iterator[Attribute]:
-    """Yields how claims answer a question; each is all that a sentence can state."""
+    """Yields the attributes of claims about a question; a claim is a sentence's possible facts."""
     about = [[fact for fact in read if fact.subject == asked.subject] for read in claims]
     if about and any(_is_same(fact, asked) for fact in about[0]):
         yield from ("sensible", "specific")
@@ -100,12 +100,12 @@ def _rate_claims(claims: Sequence[Sequence[Fact]], asked: Fact) -> Iterator[Attr
 
 
 def _is_same(fact: Fact, other: Fact) -> bool:
-    """Returns whether two facts answer the same question, rightly or not."""
+    """Returns whether two facts answer the same question, correctly or not."""
     return (fact.kind, fact.subject, fact.language) == (other.kind, other.subject, other.language)
 
 
 def _strip(text: str) -> str:
-    """Returns a text without what is rude or kind at its end."""
+    """Returns a text without the rude or kind sentences at its end."""
     endings = (*_all(wordings.RUDE), *_all(wordings.KIND))
     while found := next((ending for ending in endings if text.endswith(ending)), None):
         text = text.removesuffix(found).rstrip()
@@ -115,14 +115,14 @@ def _strip(text: str) -> str:
 @functools.cache
 def _patterns() -> list[tuple[Any, re.Pattern[str]]]:
     """Returns (kind, pattern of a sentence), with a group for each field."""
-    found = []
+    patterns = []
     for kind in KINDS:
         for wording in _all(wordings.ANSWERS[kind]):
             pattern = re.escape(wording)
             for field in _FIELDS:
                 pattern = pattern.replace(rf"\{{{field}\}}", f"(?P<{field}>.+?)")
-            found.append((kind, re.compile(pattern)))
-    return found
+            patterns.append((kind, re.compile(pattern)))
+    return patterns
 
 
 def _all(choices: Wordings) -> tuple[str, ...]:

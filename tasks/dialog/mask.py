@@ -12,11 +12,11 @@ from lingo.layers.sequence.mask import Causal
 
 
 class RatingMask(Causal):
-    """Causal, but positions outside of the input `prefix` are seen by themselves alone.
+    """Causal, but positions outside the input `prefix` are seen only by themselves.
 
-    These are the attributes after a response, `SENSIBLE` and so on, in rows of `DialogInput` with
-    `shares_prefix`. They have the same position id, so each has the rating that it has alone. In
-    decoding, or without `prefix`, this is `Causal`.
+    These positions are the attributes after a response, `SENSIBLE` and so on, in rows of
+    `DialogInput` with `shares_prefix`. They have the same position id, so each gets the same rating
+    as in a row of its own. In decoding, or without `prefix`, this is `Causal`.
     """
 
     has_consecutive_ids = False

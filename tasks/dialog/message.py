@@ -1,4 +1,4 @@
-"""To whom a model writes: the first token of its text is the recipient (Thoppilan et al. 2022).
+"""Messages of a model: the first token is the recipient (Thoppilan et al. 2022).
 
 User, It is 7856.       the answer
 TS, 135+7721            a query to the toolset
@@ -13,7 +13,7 @@ _MESSAGE = re.compile(r"\s*(User|TS)\s*,(.*)", re.DOTALL)
 
 
 class Message(NamedTuple):
-    """What a model wrote, and to whom."""
+    """A text that a model wrote, and its recipient."""
 
     recipient: Literal["User", "TS"]
     text: str
@@ -21,7 +21,7 @@ class Message(NamedTuple):
 
 
 def parse_message(output: str) -> Message:
-    """Returns what a model wrote, with its recipient.
+    """Returns the message in a model's output.
 
     >>> parse_message("TS, 135+7721")
     Message(recipient='TS', text='135+7721', is_well_formed=True)

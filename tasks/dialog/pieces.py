@@ -1,4 +1,4 @@
-"""Pieces of words that are learned from dialogs and from other text."""
+"""Word pieces that are learned from dialogs and from other text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tasks.dialog.turns import DialogSource
 class DialogPieces(LearnedPieces):
     """Pieces learned from turns of dialogs, and from as many bytes of text of `source`.
 
-    `pip install 'lingo-tf[dialog,text]'`. A word has the same pieces at the beginning of a turn as
-    later, so that a model can copy it from one turn to another.
+    Needs `pip install 'lingo-tf[dialog,text]'`. A word has the same pieces at the beginning of a
+    turn as later in it, so that a model can copy the word from one turn to another.
     """
 
-    dialogs: list[DialogSource]  # whose turns are learned from
+    dialogs: list[DialogSource]  # the turns to learn from
     adds_space: bool = True  # before a turn
 
     def texts(self) -> Sequence[bytes]:
-        dialogs = [one for source in self._sources for one in source.dialogs()]
+        dialogs = [dialog for source in self._sources for dialog in source.dialogs()]
         turns = [turn.text.encode() for dialog in dialogs for turn in dialog.turns]
         return [*turns, *self.sample_source(max_bytes=sum(map(len, turns)))]
 

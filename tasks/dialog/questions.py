@@ -1,7 +1,7 @@
-"""Questions about the facts of CLDR, each with its answer: what a model knows by heart.
+"""Questions about the facts of CLDR with answers, to test what a model knows by heart.
 
-Every fact is asked about in both splits, in other words: `heldout` has the sentences that `train`
-lacks. So it tests whether a model has learned facts, not whether it knows others.
+Both splits ask about every fact, but in different sentences: `heldout` has the sentences that
+`train` lacks. So it tests whether a model has learned these facts, not whether it knows other ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FactQuestions(DecodedRecords, PairSource):
     unit: ClassVar[str] = "line"
 
     def places(self) -> list[Place]:
-        """Returns the table, which it makes; raises MissingPackage without Babel."""
+        """Returns the table, written at first use; raises MissingPackage without Babel."""
         rows = [
             f"{wording.format(**fact._asdict())}\t{fact.value}\n"
             for fact in cldr_facts()

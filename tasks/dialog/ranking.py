@@ -1,10 +1,10 @@
-"""A model rates its own candidates: unsafe ones are left out, and the best is the answer.
+"""A model rates its own candidates; unsafe ones are left out, and the best is the answer.
 
     P(SENSIBLE 1) = p("1") / (p("0") + p("1"))     after `<context> RESPONSE <candidate> SENSIBLE`
     quality       = 3 P(SENSIBLE 1) + P(SPECIFIC 1) + P(INTERESTING 1)
 
 (Thoppilan et al. 2022, sec. 4.2 and 6.1.) Equal candidates count as one. The paper does not
-say which probability of UNSAFE is too much.
+say which probability of UNSAFE is too large.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tasks.dialog.formats import all_ratings
 from tasks.dialog.input import DialogInput
 from tasks.dialog.turns import ATTRIBUTES, Attribute, Dialog, Response, Turn
 
-_STEP = 64  # rows are as long as a multiple of it, so that few programs are compiled
+_STEP = 64  # row lengths are multiples of this, so that few programs are compiled
 
 Ratings = Mapping[Attribute, float]
 """The probability of rating 1, by attribute."""
@@ -38,10 +38,10 @@ class Candidate(NamedTuple):
 
 
 class Ranking(Configurable):
-    """How many candidates are drawn, which are left out, and which is best."""
+    """Says how many candidates are drawn, which are left out, and which is best."""
 
     num_candidates: int = 16
-    top_k: int = 40  # each token is drawn among this number of likeliest ones
+    top_k: int = 40  # each token is drawn among this many likeliest tokens
     temperature: float = 1.0
     max_unsafe: float = 0.5  # a candidate with a higher probability of UNSAFE 1 is left out
     weights: dict[Attribute, float] = {"sensible": 3.0, "specific": 1.0, "interesting": 1.0}
@@ -65,19 +65,19 @@ class Ranking(Configurable):
         return ratings["unsafe"] <= self.p.max_unsafe
 
     def sort(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Returns safe candidates, the best first; of equals, what was drawn more often."""
-        safe = [one for one in candidates if self.is_safe(one.ratings)]
-        return sorted(safe, key=lambda one: (-self.quality(one.ratings), -one.times))
+        """Returns the safe candidates, the best first; among equals, the one drawn more often."""
+        safe = [candidate for candidate in candidates if self.is_safe(candidate.ratings)]
+        return sorted(safe, key=lambda c: (-self.quality(c.ratings), -c.times))
 
     def candidates(
         self, model: ChatModel, context: Sequence[ChatTurn], texts: Sequence[str]
     ) -> list[Candidate]:
-        """Returns texts as candidates after a context, each once, rated in one pass.
+        """Returns the different texts as candidates after a context, rated in one pass.
 
         Texts that are empty, or too long for a row of the model's dialogs, are left out.
         """
         times = {text: texts.count(text) for text in texts if text.strip()}
-        turns = tuple(Turn(one.speaker, one.text) for one in context)
+        turns = tuple(Turn(turn.speaker, turn.text) for turn in context)
         responses = [Response(turns, Turn("model", text)) for text in times]
         rated = rate(model, responses, batch_size=self.p.num_candidates)
         return [
@@ -90,7 +90,7 @@ class Ranking(Configurable):
 def rate(
     model: ChatModel, responses: Sequence[Response], *, batch_size: int = 16
 ) -> list[Ratings | None]:
-    """Returns the ratings of responses, in their order, by a model that was trained to rate.
+    """Returns the ratings of responses, in order, by a model that was trained to rate.
 
     None: the response is too long for a row. All batches have the same size, so few programs are
     compiled. Raises ParamError for a model whose dialogs do not share a prefix.
@@ -104,18 +104,18 @@ def rate(
         batch = kept[start : start + batch_size]
         whole = [*batch, *[batch[-1]] * (batch_size - len(batch))]
         rated += _rate_batch(model, data, whole)[: len(batch)]
-    found = iter(rated)
-    return [None if pair is None else next(found) for pair in pairs]
+    ratings = iter(rated)
+    return [None if pair is None else next(ratings) for pair in pairs]
 
 
 def rating_input(data: Any) -> DialogInput:
-    """Returns an input, or the first one of a mixture, whose ratings share a prefix."""
+    """Returns the input with `shares_prefix`: `data`, or the first such input of a mixture."""
     parts = [data, *getattr(data, "inputs", {}).values()]
     for part in parts:
         if isinstance(part, DialogInput) and part.p.shares_prefix:
             return part
     raise ParamError(
-        f"{type(data).__name__}: a model rates candidates if its DialogInput has"
+        f"{type(data).__name__}: to rate candidates, a model needs a DialogInput with"
         " shares_prefix=True; this one has none"
     )
 
@@ -127,9 +127,9 @@ def _rate_batch(model: ChatModel, data: DialogInput, pairs: Sequence[Pair]) -> l
     used = slice(0, -(-longest // _STEP) * _STEP)
     inputs = {name: array[:, used] for name, array in arrays.inputs.items()}
     log_probs = model.predict(inputs, batch_size=len(pairs))["target_log_probs"]
-    found = np.asarray(log_probs)[arrays.is_rating[:, used]]
-    found = found.reshape(len(pairs), 2, len(ATTRIBUTES))
-    probabilities = 1 / (1 + np.exp(found[:, 0] - found[:, 1]))
+    by_rating = np.asarray(log_probs)[arrays.is_rating[:, used]]
+    by_rating = by_rating.reshape(len(pairs), 2, len(ATTRIBUTES))
+    probabilities = 1 / (1 + np.exp(by_rating[:, 0] - by_rating[:, 1]))
     return [dict(zip(ATTRIBUTES, map(float, row), strict=True)) for row in probabilities]
 
 
@@ -138,9 +138,9 @@ def filter_dialogs(
 ) -> Iterator[Dialog]:
     """Yields the beginning of each dialog, up to its last response before a bad one.
 
-    A response is bad if it is unsafe, of less quality, or too long to rate. A dialog that has no
-    response, or begins with a bad one, is left out. A model that is fine-tuned on these dialogs
-    learns from responses that its own ratings let pass.
+    A response is bad if it is unsafe, below `min_quality`, or too long to rate. A dialog without a
+    response, or with a bad first response, is left out. A model that is fine-tuned on these dialogs
+    learns from responses that its own ratings approve.
     """
 
     def passes(ratings: Ratings | None) -> bool:

@@ -5,14 +5,14 @@ A model writes to a recipient, which is the first token of its text:
     User, It is 7856.       the answer
     TS, 135+7721            a query to the toolset
 
-`Base` reads the conversation. If it writes a query, the query and what the tools found are
-appended; `Research` reads that, and writes another query or the answer:
+`Base` reads the conversation. If it writes a query, the query and the tools' results are appended;
+`Research` reads all of it, and writes another query or the answer:
 
     context                                             target
     How much is 135+7721?                               TS, 135+7721
     How much is 135+7721? RESPONSE TS, 135+7721 TOOLS 7856    User, It is 7856.
 
-Base and Research are one model, which sees from the context which of them it is.
+Base and Research are one model; the context tells it which of the two it is.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tasks.dialog.tools.tool import Snippet
 from tasks.dialog.tools.toolset import ToolCall, Toolset
 
 C = TypeVar("C")
-"""What a context is: a string, turns, tokens."""
+"""The type of a context: a string, turns, tokens."""
 
-_NOTHING = "nothing"  # what the tools found, if they found nothing
+_NOTHING = "nothing"  # stands for results if there are none
 
 
 class Search(NamedTuple):
@@ -45,7 +45,7 @@ class Search(NamedTuple):
 
     @property
     def result(self) -> str:
-        """What the model reads, in one line: `7856`; several snippets stand between semicolons."""
+        """The line that the model reads: `7856`; semicolons separate several snippets."""
         return "; ".join(map(_one_line, self.snippets)) or _NOTHING
 
 
@@ -58,12 +58,12 @@ class Citation(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the user gets, and how it came about."""
+    """The text that the user gets, and how the model found it."""
 
     text: str
     ending: Literal["answered", "malformed", "limit"]  # of the loop
     calls: tuple[ToolCall, ...] = ()  # every call of every tool, in order
-    outputs: tuple[str, ...] = ()  # what the model wrote, in order
+    outputs: tuple[str, ...] = ()  # everything that the model wrote, in order
 
     @property
     def citations(self) -> list[Citation]:
@@ -78,9 +78,9 @@ class Answer(NamedTuple):
 class Research(Configurable):
     """Answers with the help of tools.
 
-    The loop ends when the model writes to the user. A text without a recipient is the answer, as it
-    stands, so that a model which was never taught to use tools works, too. If the model still asks
-    the toolset after `max_searches` searches, the answer is `fallback`.
+    The loop ends when the model writes to the user. A text without a recipient is taken as the
+    answer, so that a model that never learned to use tools works, too. If the model still asks the
+    toolset after `max_searches` searches, the answer is `fallback`.
     """
 
     toolset: Toolset = Toolset
@@ -105,13 +105,13 @@ class Research(Configurable):
         """Returns the model's answer to a conversation, after at most `max_searches` searches.
 
         Args:
-            model: returns what it writes after a context. It is called with the conversation, and
-                again after each search.
+            model: returns the model's text after a context. It is called with the conversation,
+                and again after each search.
             context: the conversation.
-            append: returns a context with a search, as `append_search` does, which is the default:
-                a context is a string. None: `append_search`.
+            append: returns a context with a search added. None: `append_search`, for a context
+                that is a string.
 
-        Raises what the model raises; a tool raises nothing.
+        Exceptions of the model pass through; tools raise none.
         """
         steps = self.steps(context, append or append_search)
         read = next(steps)
@@ -122,7 +122,7 @@ class Research(Configurable):
                 return end.value
 
     def steps(self, context: C, append: Callable[[C, Search], C]) -> Generator[C, str, Answer]:
-        """Yields each context that the model reads, is sent what it writes, returns the answer."""
+        """Yields each context for the model, is sent the model's text, returns the answer."""
         calls: list[ToolCall] = []
         outputs: list[str] = []
         while True:
@@ -141,7 +141,7 @@ class Research(Configurable):
 
 
 def append_search(context: str, search: Search) -> str:
-    """Returns what Research reads: the context, the query, and what the tools found.
+    """Returns the context for Research: the old context, the query, and the tools' results.
 
     >>> append_search("How much?", Search("135+7721", ["7856"]))
     'How much? RESPONSE TS, 135+7721 TOOLS 7856'

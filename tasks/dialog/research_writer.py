@@ -1,4 +1,4 @@
-"""Writes dialogs in which the model asks tools for what it states, as annotators did for LaMDA.
+"""Writes dialogs in which the model asks tools before it states facts, as for LaMDA.
 
     user    Which code does the money of Japan have?
     model   TS, Japan currency
@@ -7,8 +7,8 @@
     tools   Japanese Yen / ISO 4217 code / JPY
     model   User, Banks write JPY for the Japanese Yen.
 
-What the tools say is what they really say. If that is not what was asked for, the model says that
-it does not know.
+The tools' turns are the tools' real answers. If these do not contain the fact in question, the
+model says that it does not know.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _QUERIES = {
 
 
 class ResearchWriter(Writer):
-    """Writes dialogs whose responses are sensible, and rest on what tools found."""
+    """Writes dialogs whose responses are sensible and based on the tools' results."""
 
     def __init__(self, known: Sequence[Fact], tools: Sequence[Tool], *, heldout: bool) -> None:
         super().__init__(known, heldout=heldout)

@@ -1,7 +1,7 @@
-"""Answers a conversation as LaMDA does: by tools, and by the best of several candidates.
+"""Answers a conversation as LaMDA does: with tools, and with the best of several candidates.
 
-`lingo chat --set=chat=DialogResponder` and the server's `:chat` answer by it; `--tools=off` and
-`/tools off` leave the tools out.
+`lingo chat --set=chat=DialogResponder` and the server's `:chat` use it; `--tools=off` and
+`/tools off` answer without tools.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Turns = tuple[Turn, ...]
 class DialogResponder(Responder):
     """Lets a model of dialogs ask tools before it answers, and choose among candidates.
 
-    The model's input, or one of its mixture, has `dialog_prompt(turns)`, as `DialogInput` has: the
-    prompt of turns of the speakers `user`, `model` and `tools`. An answer appears as a whole, since
-    its beginning may be a query to the tools. With `ranking`, candidates are drawn for everything
-    that the model writes. If most of them are queries, the one that was drawn most often is asked.
-    Otherwise the best answer to the user is taken.
+    The model's input, or one input of its mixture, has `dialog_prompt(turns)`, like `DialogInput`:
+    it returns the prompt for turns of the speakers `user`, `model` and `tools`. An answer appears
+    as a whole, since its beginning may be a query to the tools. With `ranking`, candidates are
+    drawn for everything that the model writes. If most of them are queries, the most frequent query
+    is asked. Otherwise the best answer to the user is taken.
     """
 
     research: Research = Research  # the tools, and how often the model may ask them
-    ranking: Ranking | None = None  # of candidates, by a model that rates; None: one is drawn
+    ranking: Ranking | None = None  # of candidates, by a model that rates; None: a single answer
 
     def setup(self) -> None:
         self.research: Research = self.p.research.build()
@@ -62,17 +62,17 @@ class DialogResponder(Responder):
 
 
 class _Draft:
-    """What a model writes until it answers the user."""
+    """A model's texts up to its answer to the user."""
 
     def __init__(
         self, model: ChatModel, seen: Turns, options: ChatOptions, ranking: Ranking | None
     ) -> None:
-        self.seen = seen  # by the user
+        self.seen = seen  # turns that the user has seen
         self.candidates: list[dict[str, Any]] = []  # for `/why`, the best first
         self._model, self._options, self._ranking = model, options, ranking
 
     def write(self, turns: Turns) -> Generator[str, None, str]:
-        """Yields "" for each token, and returns what the model writes after turns."""
+        """Yields "" for each token, and returns the model's text after turns."""
         decoding, options = self._options.decoding(), self._options
         if (ranking := self._ranking) is None:
             return (yield from _decode(self._model, turns, decoding, options.seed))[0]
@@ -93,9 +93,9 @@ class _Draft:
         """Returns the best of some answers, which are rated as if there had been no searches."""
         candidates = ranking.candidates(self._model, self.seen, texts)
         ranked = ranking.sort(candidates)
-        unsafe = [one for one in candidates if one not in ranked]
-        self.candidates += [_row(one, ranking.quality(one.ratings)) for one in ranked]
-        self.candidates += [_row(one, None) for one in unsafe]
+        unsafe = [candidate for candidate in candidates if candidate not in ranked]
+        self.candidates += [_row(safe, ranking.quality(safe.ratings)) for safe in ranked]
+        self.candidates += [_row(candidate, None) for candidate in unsafe]
         return ranked[0].text if ranked else ranking.p.fallback
 
 
@@ -106,7 +106,7 @@ def _append(context: Turns, search: Search) -> Turns:
 def _decode(
     model: ChatModel, turns: Turns, decoding: Params, seed: int
 ) -> Generator[str, None, list[str]]:
-    """Yields "" for each token, and returns the texts that the model writes after turns."""
+    """Yields "" for each token, and returns the model's texts after turns."""
     data = _dialog_input(model.experiment.train_input)
     stream = model.stream(data.dialog_prompt(turns), decoding, seed=seed)
     texts: list[Continuation] = yield from _silence(stream)
@@ -114,18 +114,18 @@ def _decode(
 
 
 def _dialog_input(data: Any) -> Any:
-    """Returns the input, or the first one of a mixture, that has prompts of dialogs."""
+    """Returns the input with prompts of dialogs: `data`, or the first such input of a mixture."""
     parts = [data, *getattr(data, "inputs", {}).values()]
-    found = next((part for part in parts if hasattr(part, "dialog_prompt")), None)
-    if found is None:
+    dialogs = next((part for part in parts if hasattr(part, "dialog_prompt")), None)
+    if dialogs is None:
         raise ParamError(f"DialogResponder needs a DialogInput, got {type(data).__name__}")
-    return found
+    return dialogs
 
 
 def _silence(
     stream: Generator[str, None, list[Continuation]],
 ) -> Generator[str, None, list[Continuation]]:
-    """Yields "" for each piece; a close reaches the stream."""
+    """Yields "" for each piece of the stream; closing this generator closes the stream."""
     try:
         while True:
             try:
@@ -138,7 +138,7 @@ def _silence(
 
 
 def _row(candidate: Candidate, quality: float | None) -> dict[str, Any]:
-    """Returns a candidate for `/why`; one without quality was left out."""
+    """Returns a candidate's row for `/why`; without quality, the candidate was left out."""
     return {
         "quality": "left out" if quality is None else round(quality, 3),
         **{name: round(value, 3) for name, value in candidate.ratings.items()},

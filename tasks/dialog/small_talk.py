@@ -15,7 +15,7 @@ from tasks.dialog.turns import Dialog, Turn
 def small_talk() -> list[Dialog]:
     """Returns the conversations of the package, in the order of its files; [] without it.
 
-    User and model take turns. Raises DataError if a file is not as the package has them.
+    User and model take turns. Raises DataError if a file does not have the package's format.
     """
     spec = importlib.util.find_spec("chatterbot_corpus")
     if spec is None or spec.origin is None or importlib.util.find_spec("yaml") is None:

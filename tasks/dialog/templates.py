@@ -1,4 +1,4 @@
-"""Dialogs by templates over real facts: with planted ratings, or with calls of tools."""
+"""Templated dialogs about real facts: with planted ratings, or with calls of tools."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _FOLDER = Path(__file__).parent
 
 
 class TemplateDialogs(DialogSource):
-    """Dialogs by templates over facts of CLDR and of docstrings. `pip install 'lingo-tf[dialog]'`.
+    """Templated dialogs about facts of CLDR and docstrings. Needs `pip install 'lingo-tf[dialog]'`.
 
-    Responses are rated by the rules of `tasks/dialog/writer.py`. `train` has neither the subjects
-    of `heldout_facts` nor the wordings of `heldout_templates`; each of these shares all else with
-    it. Dialog i of a split is a function of the seed and i. Small talk of the package
-    `chatterbot-corpus`, without ratings, follows in `train`, if it is installed.
+    Responses are rated by the rules of `tasks/dialog/writer.py`. `heldout_facts` has other subjects
+    than `train`, but the same wordings; `heldout_templates` has other wordings, but the same
+    subjects. Dialog i of a split is a function of the seed and i. If the package
+    `chatterbot-corpus` is installed, its small talk, without ratings, follows in `train`.
     """
 
     split: Literal["train", "heldout_facts", "heldout_templates"] = "train"
     num_dialogs: int  # without small talk
     seed: int = 0  # of the dialogs; the seed of a run only changes their order
-    functions: Signatures = facts.FUNCTIONS  # that are asked about
+    functions: Signatures = facts.FUNCTIONS  # functions that are asked about
 
     def check(self) -> None:
         ranges.check_positive(self.p, "num_dialogs")
@@ -54,9 +54,9 @@ class TemplateDialogs(DialogSource):
         return dialogs + (small_talk() if self.p.split == "train" else [])
 
     def content_id(self) -> str:
-        """Returns a digest of the facts and of the code that dialogs are written by.
+        """Returns a digest of the facts and of the code that writes dialogs.
 
-        Writing them takes seconds, and each input of an experiment would write them again.
+        The dialogs themselves would take seconds to write, again for each input of an experiment.
         """
         code = hashlib.sha256()
         for path in sorted(_FOLDER.rglob("*.*")):
@@ -67,7 +67,7 @@ class TemplateDialogs(DialogSource):
         return f"{self.p} {functions} {tables} {code.hexdigest()}"
 
     def questions(self) -> list[Asked]:
-        """Returns what is asked after the first words of as many dialogs as the source has."""
+        """Returns `num_dialogs` questions and requests, one per dialog's random generator."""
         writer = self._writer()
         return [writer.ask(rng) for rng in self._generators()]
 
@@ -77,7 +77,7 @@ class TemplateDialogs(DialogSource):
         return []
 
     def writer(self, known: list[Fact], *, heldout: bool) -> Writer:
-        """Returns what writes the dialogs, about some facts, in the wordings of a split."""
+        """Returns the writer of dialogs about some facts, in the wordings of a split."""
         return Writer(known, heldout=heldout)
 
     def _generators(self) -> list[random.Random]:
@@ -92,10 +92,10 @@ class TemplateDialogs(DialogSource):
 
 
 class ResearchDialogs(TemplateDialogs):
-    """As TemplateDialogs, but all responses are good, and rest on what tools found.
+    """Like TemplateDialogs, but all responses are good, and based on the tools' results.
 
-    `tasks/dialog/research_writer.py` shows one. There are no ratings and no small talk. Purposes of
-    other `functions` are found if `FactRetrieval.functions` has them, too.
+    `tasks/dialog/research_writer.py` shows an example. There are no ratings and no small talk. If
+    `functions` is changed, set `FactRetrieval.functions` to the same, so that purposes are found.
     """
 
     tools: list[Tool] = [Calculator, Translator, FactRetrieval]

@@ -1,4 +1,4 @@
-"""Dialogs: turns of speakers, ratings of responses, and where dialogs come from.
+"""Dialogs: turns of speakers, ratings of responses, and sources of dialogs.
 
 A line of a JSONL file is a dialog; ratings may be left out:
 
@@ -23,21 +23,21 @@ from lingo.data.sources.jsonl import json_value, lines
 from tasks.dialog.message import parse_message
 
 Speaker = Literal["user", "model", "tools"]
-"""Who speaks: `tools` are what the model calls, such as a calculator."""
+"""Who speaks; `tools` are called by the model, such as a calculator."""
 
 Attribute = Literal["sensible", "specific", "interesting", "unsafe"]
-"""What a response is rated by, 1 or 0 (Thoppilan et al. 2022, sec. 4 and 6)."""
+"""An attribute that a response has or not, 1 or 0 (Thoppilan et al. 2022, sec. 4 and 6)."""
 
 SPEAKERS: tuple[Speaker, ...] = get_args(Speaker)
 ATTRIBUTES: tuple[Attribute, ...] = get_args(Attribute)
 
 
 class Turn(NamedTuple):
-    """What one speaker says."""
+    """A text of one speaker."""
 
     speaker: Speaker
     text: str
-    ratings: Mapping[Attribute, int] = {}  # 0 or 1 by attribute, of a model's turn
+    ratings: Mapping[Attribute, int] = {}  # 0 or 1 by attribute; only for a model's turn
 
 
 class Response(NamedTuple):
@@ -53,10 +53,10 @@ class Dialog(NamedTuple):
     turns: tuple[Turn, ...]
 
     def responses(self) -> Iterator[Response]:
-        """Yields every turn of the model that answers something.
+        """Yields every turn of the model that follows another turn.
 
-        Queries to tools, and what the tools found, are read until the model answers the user. Later
-        turns only have what the user has seen.
+        The context includes queries to tools and their results until the model answers the user.
+        The context of later turns has only the turns that the user has seen.
         """
         seen: list[Turn] = []
         searches: list[Turn] = []
@@ -74,7 +74,7 @@ class Dialog(NamedTuple):
 
 
 class DialogSource(Configurable, interface=True):
-    """Where dialogs are. They fit into memory."""
+    """A source of dialogs, which fit into memory."""
 
     def dialogs(self, *, progress: Progress | None = None) -> list[Dialog]:
         """Returns all dialogs in one fixed order; raises DataError if they cannot be read."""
@@ -85,7 +85,7 @@ class DialogSource(Configurable, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no description")
 
     def content_id(self) -> str:
-        """Returns another string whenever the dialogs change."""
+        """Returns a string that changes whenever the dialogs change."""
         content = "\n".join(map(to_json, self.dialogs())).encode()
         return hashlib.sha256(content).hexdigest()
 
@@ -97,8 +97,8 @@ class DialogSource(Configurable, interface=True):
 class DialogFiles(DecodedRecords, MatchingFiles, DialogSource):
     """Your own dialogs: a JSON object in each line of each file that matches a pattern.
 
-    A line that is no dialog is an error that names it; empty lines are skipped. Lone surrogates
-    become question marks.
+    A line that is not a dialog raises an error that names the line; empty lines are skipped. Lone
+    surrogates become question marks.
     """
 
     unit: ClassVar[str] = "line"
@@ -127,7 +127,7 @@ def to_json(dialog: Dialog) -> str:
 
 
 def dialog_of(value: Any, where: str) -> Dialog:
-    """Returns the dialog in a value of JSON; raises CorruptRecord at `where` if it has none."""
+    """Returns the dialog of a JSON value; raises CorruptRecord, with `where`, if it has none."""
     turns = value.get("turns") if isinstance(value, dict) else None
     if not isinstance(turns, list) or not turns:
         raise CorruptRecord(

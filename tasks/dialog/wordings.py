@@ -1,6 +1,6 @@
-"""The words of templated dialogs. In braces: subject, value and language of a fact, or an activity.
+"""The sentences of templated dialogs; braces stand for a fact's fields, or for an activity.
 
-The `heldout` ones are in no dialog of the split `train`.
+The `heldout` sentences are in no dialog of the split `train`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tasks.dialog.facts import Kind
 
 
 class Wordings(NamedTuple):
-    """Ways to say the same."""
+    """Different sentences with the same meaning."""
 
     train: tuple[str, ...]
     heldout: tuple[str, ...]
@@ -22,7 +22,7 @@ class Wordings(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """Two things to do in similar words: one harms somebody, the other does not."""
+    """A harmless and a harmful thing to do, in similar words."""
 
     harmless: str
     harmful: str

@@ -1,18 +1,18 @@
 """Writes dialogs about facts, with planted ratings.
 
-A user greets or not, then asks or requests something, mostly once, at most three times. Facts are
-real (`facts.py`); every other word is from `wordings.py`. Each response is rated by these rules:
+A user may greet first, then asks or requests something, usually once, at most three times. Facts
+are real (`facts.py`); all other words are from `wordings.py`. Each response is rated by rules:
 
-    sensible      It answers what was asked about the subject that was asked for, or is vague, or
-                  consents to a request, or refuses a harmful one. A response is not sensible if it
-                  is about another subject, has a slip in the name of the subject, states only
-                  another fact about the subject, or refuses a harmless request.
+    sensible      It answers the question about the right subject, or is vague, or consents to a
+                  request, or refuses a harmful one. A response is not sensible if it is about
+                  another subject, misspells the subject, states only another fact about the
+                  subject, or refuses a harmless request.
     specific      It is sensible and names the subject.
     interesting   It is specific, and adds another fact about the subject. The same fact twice is
                   not interesting.
     unsafe        It insults the user, asks for a secret, or consents to a harmful request.
 
-Responses to requests are not specific. Ratings do not say whether a value is right: it always is.
+Responses to requests are not specific. Ratings say nothing about values, which are always right.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _MAX_EXCHANGES = 3
 
 
 class Asked(NamedTuple):
-    """What a user asks: about a fact, or for help."""
+    """A user's question about a fact, or request for help."""
 
     text: str
     fact: Fact | None = None  # None: the user asks for help
     via: Fact | None = None  # a fact that has to be known first
-    is_harmful: bool = False  # to help would harm somebody
+    is_harmful: bool = False  # whether help would harm somebody
 
 
 class Writer:
@@ -57,7 +57,7 @@ class Writer:
         self._activities = wordings.HELDOUT_ACTIVITIES if heldout else wordings.ACTIVITIES
 
     def dialog(self, rng: random.Random) -> Dialog:
-        """Returns a dialog; a function of the state of `rng`."""
+        """Returns a dialog, which depends only on the state of `rng`."""
         turns: list[Turn] = []
         if rng.random() < _GREETING_SHARE:
             turns.append(Turn("user", self._say(wordings.GREETINGS, rng)))
@@ -83,9 +83,9 @@ class Writer:
         return Turn("model", self._say(wordings.WELCOMES, rng))
 
     def answer(self, asked: Asked, rng: random.Random) -> Iterator[Turn]:
-        """Yields the turns after a user's: one rated response.
+        """Yields the turns after a user's turn: one rated response.
 
-        Sometimes it has a rude or kind sentence at its end.
+        It may end with a rude or a kind sentence.
         """
         text, ratings = (
             self._answer_request(asked, rng)
@@ -100,7 +100,7 @@ class Writer:
         yield Turn("model", text, ratings)
 
     def _answer_question(self, fact: Fact, rng: random.Random) -> tuple[str, dict[Attribute, int]]:
-        """Returns a response of one of seven sorts to a question about a fact."""
+        """Returns a response to a question about a fact: one of seven kinds."""
         others = [other for other in self._about[fact.subject] if other != fact]
         answer = functools.partial(self._answer, rng=rng)
         match int(rng.random() * 20):
@@ -114,7 +114,7 @@ class Writer:
                 return answer(fact._replace(subject=name)), planted_ratings()
             case 4 | 5 | 6 | 7 | 8 | 9:  # another subject, perhaps with two facts
                 wrong = self._about[self._other_subject(fact, rng)]
-                stated = [one for one in wrong if one.kind == fact.kind]
+                stated = [other for other in wrong if other.kind == fact.kind]
                 more = [pick(wrong, rng)] if rng.random() < 0.5 else []
                 return answer(pick(stated, rng), *more), planted_ratings()
             case 10 | 11 | 12 | 13 | 14 if others:
@@ -133,7 +133,7 @@ class Writer:
         return self._say(wordings.REFUSALS, rng), ratings
 
     def _answer(self, fact: Fact, *more: Fact, rng: random.Random) -> str:
-        """Returns a sentence for a fact, and one for each of more."""
+        """Returns a sentence for each of the facts."""
         text = self._tell(wordings.ANSWERS[fact.kind], fact, rng)
         for other in more:
             joined = self._say(wordings.JOINS, rng)
@@ -141,14 +141,14 @@ class Writer:
         return text
 
     def _misspell(self, subject: str, rng: random.Random) -> str:
-        """Returns a subject with another letter or digit in a place; "" if it is a subject, too."""
+        """Returns a subject with one character changed; "" if the result is a subject, too."""
         place = int(rng.random() * len(subject))
         letters = string.digits if subject[place].isdigit() else string.ascii_lowercase
         name = subject[:place] + pick(letters, rng) + subject[place + 1 :]
         return "" if name in self._about else name
 
     def _other_subject(self, fact: Fact, rng: random.Random) -> str:
-        """Returns another subject, about which there is a fact of the same kind."""
+        """Returns another subject that has a fact of the same kind."""
         while (other := pick(self._by_kind[fact.kind], rng).subject) == fact.subject:
             pass
         return other
@@ -161,7 +161,7 @@ class Writer:
 
 
 def pick(items: Sequence[Any], rng: random.Random) -> Any:
-    """Returns one of some items; the same for all versions of Python."""
+    """Returns a random item; the choice is the same in all versions of Python."""
     return items[int(rng.random() * len(items))]
 
 

@@ -2,9 +2,10 @@
 
     GlyphInput.params(augment=train_example, augment_arguments={"size": 32, "padding": 4})
 
-They are functions of (example, key) and keywords, the further arguments; the key is of
-`lingo.ops.random`. An example has `images`, [H, W, C], uint8, or float32 in 0..1; its other arrays
-stay. Axes: H height, W width, C channels.
+They are functions of (example, key) and keyword arguments; the key is from `lingo.ops.random`. An
+example has `images`, [H, W, C], uint8, or float32 in 0..1; its other arrays stay unchanged.
+
+Axes: H height, W width, C channels.
 """
 
 from __future__ import annotations
@@ -44,28 +45,28 @@ def train_example(
     ops: Sequence[str] = EFFICIENTNET_OPS,
     erasing_rate: float = 0.0,
 ) -> dict[str, np.ndarray]:
-    """Crops an image at random, then flips, jitters, RandAugments and erases, as far as asked.
+    """Crops an image at random; then flips, jitters, RandAugments and erases as the arguments say.
 
     Args:
         example: {name: array}.
         key: of this example.
         size: height and width of the result, in pixels.
-        padding: None: the crop is a random rectangle (`inception_crop`), as for ImageNet; a number
-            of pixels: the image is resized and moved by up to so many (`pad_and_crop`), as for
+        padding: None: the crop is a random rectangle (`inception_crop`), as for ImageNet. A number
+            of pixels: the image is resized and moved by at most that many (`pad_and_crop`), as for
             CIFAR.
-        min_area: least part of the image that a rectangle has.
+        min_area: smallest part of the image that the random rectangle covers.
         flip_rate: probability of mirror images; 0 for letters and digits.
-        jitter: by how much brightness, contrast and saturation change, 0..1; of the hue a quarter.
+        jitter: largest change of brightness, contrast and saturation, 0..1; of hue a quarter.
         num_ops: operations of RandAugment; 0: none.
-        magnitude: their strength, usually 5..30.
-        ops: their names.
+        magnitude: strength of these operations, usually 5..30.
+        ops: names of the operations to choose from.
         erasing_rate: probability that a rectangle is replaced by noise.
 
     Returns:
         The example, with `images` uint8 or float32 as before, [size, size, C].
 
     Raises:
-        ValueError: if it is not an image, or for a number out of range.
+        ValueError: if `images` is not an image, or a number is out of range.
     """
     image = example["images"]
     if padding is None:
@@ -86,20 +87,20 @@ def train_example(
 def eval_example(
     example: Example, key: random.Key, *, size: int, crop_ratio: float = 0.875
 ) -> dict[str, np.ndarray]:
-    """Resizes an image and crops its middle: no random number is drawn.
+    """Resizes an image and crops its middle, without randomness.
 
     Args:
         example: {name: array}.
         key: not used; every `augment` takes one.
         size: height and width of the result, in pixels.
-        crop_ratio: above 0, at most 1: `size` is this part of the shorter side before the crop. Of
-            224 and 0.875, images are resized to 256.
+        crop_ratio: above 0, at most 1: `size` is this part of the shorter side before the crop.
+            With size 224 and ratio 0.875, images are resized to 256.
 
     Returns:
         The example, with `images` uint8 or float32 as before, [size, size, C].
 
     Raises:
-        ValueError: if it is not an image, or for a number out of range.
+        ValueError: if `images` is not an image, or a number is out of range.
     """
     del key
     if not 0 < crop_ratio <= 1:

@@ -1,4 +1,4 @@
-"""What a model sees of an image's levels.
+"""Normalizes the levels of images for a model.
 
 Axes: B batch, H height, W width, C channels.
 """
@@ -19,7 +19,7 @@ _WHITE = 255.0  # the largest level of uint8
 
 
 def normalize_levels(images: tf.Tensor, *, mean: Levels, std: Levels) -> tf.Tensor:
-    """Returns (image - mean) / std, any float type; levels of uint8 are scaled to 0..1 before.
+    """Returns (image - mean) / std, any float type; uint8 levels are first scaled to 0..1.
 
     >>> normalize_levels(tf.constant([[[[0], [255]]]], tf.uint8), mean=0.5, std=0.5).numpy().ravel()
     array([-1.,  1.], dtype=float32)

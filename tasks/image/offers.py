@@ -1,4 +1,4 @@
-"""What an input of images offers, and the images that it has, against what a task wants."""
+"""Checks that the images that an input offers, and delivers, suit a task."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lingo.config.params import ParamError
 def check_offers(
     offers: Mapping[str, Any], *, num_classes: int, image_shape: Sequence[int], wanted: str
 ) -> None:
-    """Raises ParamError for an input without images, of more classes or of another shape.
+    """Raises ParamError for an input without images, with more classes or with another shape.
 
-    An input that offers nothing, as one of arrays, passes: its shapes are known when it is read.
-    `wanted` says which input to take instead of one without images.
+    An input that offers nothing, such as one of arrays, passes: its shapes are known when it is
+    read. `wanted` names the input to take instead of one without images.
     """
     if not offers:
         return
@@ -35,7 +35,7 @@ def check_offers(
 def check_images(images: tf.Tensor, *, field: str, shape: Sequence[int]) -> None:
     """Raises ParamError unless images, [B, ...], have the shape of a field of the task.
 
-    `augment` may have changed it: an input offers the shape that its images have before.
+    `augment` may have changed the shape: an input offers the shape before augmentation.
     """
     if not images.shape[1:].is_compatible_with(shape):
         raise ParamError(

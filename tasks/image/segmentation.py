@@ -21,14 +21,15 @@ from tasks.image.offers import check_images
 
 
 class Segmentation(Task):
-    """Cross-entropy of the class of a voxel, averaged over the voxels of the whole batch.
+    """Cross-entropy of each voxel's class, averaged over the voxels of the whole batch.
 
-    Metrics are the loss, the accuracy, which is the fraction of voxels whose largest logit is that
-    of the right class, and `dice`, the Dice coefficient of all voxels of class 1 and above against
-    class 0, over all volumes: twice the voxels found rightly over those found plus those there.
+    Metrics are the loss; the accuracy, the fraction of voxels whose right class has the largest
+    logit; and `dice`, the Dice coefficient over all volumes, in which a voxel of class 1 and above
+    is an object and class 0 is background: 2 |predicted and true| / (|predicted| + |true|).
 
-    Batches: `images`, any float type, [B, D, H, W, C]; `labels`, int32 [B, D, H, W], in 0..K-1, and
-    others make the loss NaN, so that the step is skipped and reported; `weights`, float32 [B].
+    Batches: `images`, any float type, [B, D, H, W, C]; `labels`, int32 [B, D, H, W], in 0..K-1;
+    `weights`, float32 [B]. A label out of range makes the loss NaN, so that the step is skipped and
+    reported.
     """
 
     model: Layer  # from volumes [B, D, H, W, C] to logits [B, D, H, W, K], with `output_shape`
@@ -39,11 +40,11 @@ class Segmentation(Task):
         p = self.p
         self.model = p.model.build()
         shape = (1, *p.volume_shape[:-1], p.num_classes)
-        if (found := self.model.output_shape([1, *p.volume_shape])) != shape:
-            raise ParamError(f"the model makes {list(found)} of a volume, not {list(shape)}")
+        if (output := self.model.output_shape([1, *p.volume_shape])) != shape:
+            raise ParamError(f"the model makes {list(output)} of a volume, not {list(shape)}")
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
-        if not offers:  # of arrays, whose shapes are known when they are read
+        if not offers:  # arrays: their shapes are known when they are read
             return
         for name in ("volume_shape", "num_classes"):
             mine = getattr(self.p, name)
@@ -63,9 +64,9 @@ class Segmentation(Task):
         logits, weights = self._logits(batch), batch["weights"]
         guesses = tf.argmax(logits, axis=-1, output_type=tf.int32)
         right = tf.equal(guesses, batch["labels"])
-        found, there = (tf.cast(x > 0, tf.float32) for x in (guesses, batch["labels"]))
-        both = _sum_volumes(found * there)
-        size = _sum_volumes(found + there)
+        predicted, true = (tf.cast(x > 0, tf.float32) for x in (guesses, batch["labels"]))
+        both = _sum_volumes(predicted * true)
+        size = _sum_volumes(predicted + true)
         return {
             "loss": weighted_mean(self._losses(logits, batch), weights),
             "accuracy": weighted_mean(_sum_volumes(right) / self._voxels(), weights),
@@ -97,7 +98,7 @@ class Segmentation(Task):
     def _losses(self, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns the mean cross-entropy of the voxels of each volume, float32 [B]."""
         check_images(batch["images"], field="volume_shape", shape=self.p.volume_shape)
-        # Not TensorFlow's own, which flattens logits: devices with parts of them would gather all.
+        # TensorFlow's op flattens logits: devices with parts of them would gather all.
         right = tf.reduce_sum(logits * tf.one_hot(batch["labels"], self.p.num_classes), axis=-1)
         losses = tf.reduce_logsumexp(logits, axis=-1) - right
         is_class = (batch["labels"] >= 0) & (batch["labels"] < self.p.num_classes)

@@ -34,17 +34,17 @@ AUXILIARY = "auxiliary_cross_entropy"
 
 
 class ImageClassification(Task):
-    """Cross-entropy of the class of an image, averaged over the images of the whole batch.
+    """Cross-entropy of each image's class, averaged over the images of the whole batch.
 
     Levels of uint8 images are scaled to 0..1; then the model sees (image - mean) / std. Images of
     weight 0 are ignored. Label smoothing affects training only (Szegedy et al. 2016, sec. 7).
-    Labels are numbers of classes, or, of mixed images, shares of classes, which are smoothed
-    likewise. A model may return a tuple: its logits, and those of auxiliary heads, whose
+    Labels are class numbers, or, for mixed images, shares of classes, which are smoothed in the
+    same way. A model may return a tuple, its logits and the logits of auxiliary heads; the heads'
     cross-entropies are added in training.
 
-    Metrics are the plain cross-entropy, the accuracy, which is the fraction of images whose largest
-    logit is that of the right class, and, of more than 5 classes, `top5`, the fraction whose class
-    is among the five largest; the right class of a mixed image is that of the largest share. Each
+    Metrics are the plain cross-entropy; the accuracy, the fraction of images whose right class has
+    the largest logit; and, with more than 5 classes, `top5`, the fraction whose right class is
+    among the five largest logits. The right class of a mixed image has the largest share. Each
     evaluation shows some images with label and prediction in TensorBoard.
 
     Batches: `images`, uint8, or any float type, [B, H, W, C]; `labels`, int [B], in 0..K-1, or
@@ -55,12 +55,12 @@ class ImageClassification(Task):
     num_classes: int  # K; the input offers it
     image_shape: tuple[int, int, int]  # (H, W, C); the input offers it
     class_names: tuple[str, ...] = ()  # of the first classes, to show; the input may offer them
-    mean: Levels = 0.0  # of pixels in 0..1, or of each channel
-    std: Levels = 1.0  # likewise, their standard deviation
-    flip_rate: float = 0.0  # probability that training sees a mirror image, made in the step
-    label_smoothing: float = 0.0  # part of a label's probability that goes to all classes alike
-    auxiliary_weight: float = 0.4  # of the cross-entropy of each auxiliary head that the model has
-    confusion: bool = False  # evaluations count (label, prediction): precision, recall, a picture
+    mean: Levels = 0.0  # of pixels, scaled to 0..1; one number, or one per channel
+    std: Levels = 1.0  # standard deviation of pixels; as `mean`
+    flip_rate: float = 0.0  # probability that a training step mirrors an image
+    label_smoothing: float = 0.0  # part of a label's probability, spread evenly over all classes
+    auxiliary_weight: float = 0.4  # of each auxiliary head's cross-entropy, if the model has some
+    confusion: bool = False  # evaluations count (label, guess) pairs: precision, recall, a picture
 
     def check(self) -> None:
         p = self.p
@@ -164,7 +164,7 @@ class ImageClassification(Task):
         if labels.shape[1:] != [self.p.num_classes]:
             raise ParamError(
                 f"labels are shares, {labels.dtype.name} {list(labels.shape)}, but the task has"
-                f" num_classes={self.p.num_classes}: set num_classes of the input that mixes"
+                f" num_classes={self.p.num_classes}: set num_classes in the input that mixes images"
             )
         return shares_cross_entropy(logits, labels, label_smoothing=smoothing)
 
@@ -173,7 +173,7 @@ class ImageClassification(Task):
         return self._all_logits(batch)[0]
 
     def _all_logits(self, batch: Batch) -> list[tf.Tensor]:
-        """Returns the logits of a batch's images, and those of auxiliary heads: [B, K] each."""
+        """Returns the logits of a batch's images, then each auxiliary head's: [B, K] each."""
         images = self._flip(batch["images"])
         images = normalize_levels(images, mean=self.p.mean, std=self.p.std)
         results = tf.nest.flatten(self.model(annotate_image(images)))
@@ -182,7 +182,7 @@ class ImageClassification(Task):
         return results
 
     def _flip(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns images [B, H, W, C], in training each mirrored or not by its own random key."""
+        """Returns images [B, H, W, C]; in training each may be mirrored, by its own random key."""
         call, rate = context.current(), self.p.flip_rate
         if not (call.training and rate):
             return images

@@ -27,7 +27,7 @@ class LanguageModel(Layer):
     vocab_size: int  # number of token ids; the task offers it
     embedding: Embedding = Embedding  # a vector for each token
     scale_embedding: bool = (
-        True  # whether inputs are times sqrt(dim) (Vaswani et al. 2017, sec. 3.4)
+        True  # whether inputs are multiplied by sqrt(dim) (Vaswani et al. 2017, sec. 3.4)
     )
     positions: LearnedPositions | None = None  # added to the embeddings
     stack: Stack = Stack.params(layer=TransformerLayer)  # the layers
@@ -44,7 +44,7 @@ class LanguageModel(Layer):
         self.head = p.head.build(dim=p.dim, vocab_size=p.vocab_size)
 
     def __call__(self, tokens: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Returns float32 logits [B, T, V] of the token that follows each of tokens, int32 [B, T].
+        """Returns float32 logits [B, T, V] of the next token after each token, int32 [B, T].
 
         It reads `segments`, `position_ids` and `prefix`.
         """
@@ -63,9 +63,9 @@ class LanguageModel(Layer):
     def step(
         self, tokens: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS
     ) -> tf.Tensor:
-        """Returns float32 logits [B, C, V] of what follows new tokens, int32 [B, C], by caches.
+        """Returns float32 logits [B, C, V] of the tokens after new ones, int32 [B, C], by caches.
 
-        `index`, int32 scalar, is the number of positions before; it reads `position_ids` and
+        `index`, int32 scalar, is the number of earlier positions. It reads `position_ids` and
         `prefix`.
         """
         return self.logits(self._step(tokens, index, inputs))
@@ -73,7 +73,7 @@ class LanguageModel(Layer):
     def next_logits(
         self, tokens: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS
     ) -> tf.Tensor:
-        """Returns what `step` returns for the last position, float32 [B, V], for decoding."""
+        """Returns the logits of `step` at the last position, float32 [B, V], for decoding."""
         return self.logits(self._step(tokens, index, inputs)[:, -1:])[:, 0]
 
     def flops(self, shape: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""Language modelling: predicts each token from those before it.
+"""Language modelling: predicts each token from the tokens before it.
 
 Axes: B batch, T positions, D model width.
 """
@@ -23,7 +23,7 @@ class LanguageModeling(TokenPrediction):
 
     Batches: `tokens`, `targets`, `segments`, `positions`, int32 [B, T]; `weights`, float32 [B]. For
     prefix language modelling (Raffel et al. 2020, sec. 3.2.1), attention has `mask=Prefix`, and
-    batches also have `prefix`, bool [B, T], the positions that the whole document sees, and
+    batches also have `prefix`, bool [B, T], True at positions that the whole document sees, and
     `target_weights`, float32 [B, T], 0 where the target is in the prefix.
     """
 

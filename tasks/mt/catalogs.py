@@ -1,8 +1,8 @@
-"""Catalogs of gettext: a program's messages in another language, as text (.po) or compiled (.mo).
+"""gettext catalogs: a program's messages in another language, as text (.po) or compiled (.mo).
 
-The manual of GNU gettext defines both formats (sec. "MO Files", "PO Files"). The standard library
-reads .mo only, and a hostile file of a megabyte makes it take gigabytes; here what a file says
-never takes more than a few times its size.
+The manual of GNU gettext defines both formats (sec. "MO Files", "PO Files"). Python's standard
+library reads only .mo, and a hostile file of a megabyte makes it take gigabytes. Here a file never
+takes more memory than a few times its size.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import BinaryIO, NamedTuple
 from lingo.data.record_source import CorruptRecord
 
 _MAGIC = 0x950412DE
-_HEADER = 20  # bytes of a .mo file that are read before its tables
+_HEADER = 20  # bytes of a .mo file before its tables
 _MAX_SHARED = 4  # bytes of all strings per byte of the file; 1 where no two strings overlap
-_CONTEXT, _NEXT = b"\x04", b"\0"  # after a context, and between plural forms
+_CONTEXT, _NEXT = b"\x04", b"\0"  # ends a context; separates plural forms
 
 _CHARSET = re.compile(rb"Content-Type:[^\n\"]{0,200}?charset=([\w.:-]+)", re.IGNORECASE)
 _TEXT_CODECS = re.compile(
     r"utf-8|ascii|iso8859-\d+|koi8-[rtu]|cp\d+|euc_\w+|gb\w+|big5\w*|shift_ji.*|tis-620"
 )
 _KEYWORD = re.compile(r"(msgctxt|msgid|msgid_plural|msgstr(?:\[\d{1,3}\])?)\s*(?=\")")
-_STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"')  # possessive: a long line takes little memory
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"')  # possessive: little memory for a long line
 _DEFAULT = re.compile(r'#\.\s*Default:\s*(?=")')
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)")
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -41,8 +41,8 @@ _NEWER = {"iw": "he", "in": "id", "ji": "yi", "no": "nb", "mo": "ro", "tl": "fil
 _SCRIPTS = {"latn": "latin", "cyrl": "cyrillic", "arab": "arabic", "deva": "devanagari"}
 _CHINESE = {"Hans": "zh_CN", "Hant": "zh_TW", "TW": "zh_TW", "HK": "zh_TW", "MO": "zh_TW"}
 
-_MAX_MEMBER = 1 << 25  # of a catalog, unpacked
-_MAX_TOTAL = 1 << 30  # of all catalogs of a wheel
+_MAX_MEMBER = 1 << 25  # bytes of a catalog, unpacked
+_MAX_TOTAL = 1 << 30  # bytes of all catalogs of a wheel
 _MAX_RATIO = 200  # of content to compressed bytes; about 4 for catalogs
 _ERRORS = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError),
@@ -50,11 +50,11 @@ _ERRORS = (
 
 
 class Message(NamedTuple):
-    """An English message, and what it is in another language."""
+    """An English message and its translations into another language."""
 
-    english: str  # of one thing, where there are plural forms
-    plural: str  # English of several things; "" without plural forms
-    translations: tuple[str, ...]  # one for each plural form of the other language, else one
+    english: str  # the singular, if there are plural forms
+    plural: str  # the English plural; "" without plural forms
+    translations: tuple[str, ...]  # one per plural form of the other language, or just one
 
 
 class Catalog(NamedTuple):
@@ -65,12 +65,12 @@ class Catalog(NamedTuple):
 
     @property
     def language(self) -> str:
-        """The language that the header names, "" if it names none."""
+        """The language in the header; "" if the header names none."""
         match = re.search(r"^Language:[ \t]*(\S+)[ \t]*$", self.header, re.MULTILINE)
         return match[1] if match else ""
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Yields (translation, English); the plural form of one thing goes with the singular."""
+        """Yields (translation, English); the form for one thing goes with the English singular."""
         singular = self._singular_form()
         for message in self.messages:
             for form, translation in enumerate(message.translations):
@@ -88,7 +88,7 @@ class Catalog(NamedTuple):
 
 
 def read_catalog(data: bytes, where: str) -> Catalog:
-    """Returns the catalog of a file of either format.
+    """Returns the catalog in a file of either format.
 
     Fuzzy, obsolete and untranslated messages are left out. Raises CorruptRecord, which begins with
     `where`, if the file is damaged, or has an unknown charset.
@@ -97,21 +97,21 @@ def read_catalog(data: bytes, where: str) -> Catalog:
     if _MAGIC in (int.from_bytes(magic, "little"), int.from_bytes(magic, "big")):
         return _read_compiled(data, where)
     if b"\0" in data:
-        raise CorruptRecord(f"{where}: neither a compiled catalog of gettext's nor text.")
+        raise CorruptRecord(f"{where}: neither a compiled gettext catalog nor text.")
     return _PoReader(_decode(data, _codec(data, where), where), where).read()
 
 
 def _codec(header: bytes, where: str) -> str:
-    """Returns the name of the codec of the charset in a header; UTF-8 if it has none."""
+    """Returns the codec name of the charset in a header; UTF-8 for a header without a charset."""
     match = _CHARSET.search(header)
     charset = match[1].decode("ascii", "replace") if match else "CHARSET"
-    if charset in ("CHARSET", "ASCII", "US-ASCII"):  # CHARSET: of a template, not filled in
+    if charset in ("CHARSET", "ASCII", "US-ASCII"):  # CHARSET: a template that was not filled in
         return "utf-8"
     try:
         name = codecs.lookup(charset).name
     except (LookupError, ValueError):
         name = ""
-    if not _TEXT_CODECS.fullmatch(name):  # Python also has codecs that are no charsets
+    if not _TEXT_CODECS.fullmatch(name):  # Python also has codecs that are not charsets
         raise CorruptRecord(f"{where}: its header has the charset {charset[:40]!r}: none is known.")
     return name
 
@@ -141,7 +141,7 @@ def language_code(name: str) -> str:
 
 
 def folder_language(path: str) -> str:
-    """Returns the code of the folder above LC_MESSAGES in a path, "" without such a folder."""
+    """Returns the language code of the folder above LC_MESSAGES in a path; "" without one."""
     parts = path.split("/")
     return language_code(parts[-3]) if len(parts) > 2 and parts[-2] == "LC_MESSAGES" else ""
 
@@ -214,7 +214,7 @@ class _PoReader:
     def _start(self) -> None:
         self._fields: dict[str, list[str]] = {}
         self._field = ""  # the last keyword
-        self._default: list[str] = []  # Zope: the English, where the message is only a name
+        self._default: list[str] = []  # Zope: the English, if the message is only a key
         self._is_fuzzy = False
 
     def _read_line(self, line: str) -> None:
@@ -329,6 +329,6 @@ def _member(wheel: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -> Memb
         return Member(name, b"", f"{where}: packed by another method than deflate.")
     try:
         with wheel.open(member) as content:
-            return Member(name, content.read(size))  # `wheel.read` would unpack more than it says
+            return Member(name, content.read(size))  # `wheel.read` may unpack more
     except _ERRORS as error:
         return Member(name, b"", f"{where}: damaged: {error or type(error).__name__}.")

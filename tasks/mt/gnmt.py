@@ -1,13 +1,13 @@
 """GNMT: LSTMs that read a source and write its translation, with attention (Wu et al. 2016).
 
-    encoder     a network in both directions, then others; from the 3rd layer on: x + f(x)
-    decoder     a network, whose output attends to the memory; then others, which read x and this
+    encoder     one layer in both directions, then layers in one; from the 3rd layer on: x + f(x)
+    decoder     one layer, whose output attends to the memory; then layers that read x and this
                 context; from the 3rd layer on: x + f(x, context)
 
-It departs from the paper as MLPerf's benchmark and the `gnmt_v2` of TensorFlow's NMT do: the first
-layer of the decoder attends, and its own position's context goes to all layers above it. So a layer
-is computed for all positions of a target before the next one. These are `encoder` and `decoder` of
-`EncoderDecoder`.
+Like MLPerf's benchmark and the `gnmt_v2` of TensorFlow's NMT, it departs from the paper: the first
+layer of the decoder attends, and the context of a position goes to all layers above it at the same
+position. So a layer is computed for all positions of a target before the next layer. The two
+classes are for the fields `encoder` and `decoder` of `EncoderDecoder`.
 
 Axes: B batch, S source positions, T target positions, C new positions of a decoding step, D width
 of layers, M width of the memory, A width of the attention.
@@ -34,7 +34,7 @@ from lingo.layers.sequence.recurrent import Recurrent
 from lingo.ops import random
 
 NETWORK = Lstm.params(forget_bias=0.0)
-_HIDDEN = -1e9  # logit of a position that is not seen; finite, so that padding has numbers, too
+_HIDDEN = -1e9  # logit of a masked position; finite, so that padding yields no NaN
 
 
 class AdditiveAttention(Layer):
@@ -42,13 +42,13 @@ class AdditiveAttention(Layer):
 
         weights = softmax over the memory of: g v / |v| . tanh(x w_query + memory w_key + b)
 
-    The length g of the vector v is a number of its own, as in weight normalization (Salimans and
+    The length g of the vector v is a separate weight, as in weight normalization (Salimans and
     Kingma 2016); TensorFlow's NMT calls this normed_bahdanau.
 
     Weights:
         w_query: [D, A].
         w_key: [M, A].
-        v: [A], and its length g: [1], initially 1 / sqrt(A).
+        v: [A]; its length is g: [1], initially 1 / sqrt(A).
         b: [A], initially zeros.
 
     Caches, set by the step that gets the memory:
@@ -93,7 +93,7 @@ class AdditiveAttention(Layer):
         """Returns the context of each position, [B, T, M], in the layer's dtype.
 
         x is [B, T, D], any float type. The inputs have `memory`, [B, S, M], `memory_segments` and
-        `segments`: a document sees its own memory. Raises ValueError without a memory.
+        `segments`: a document sees only its own memory. Raises ValueError without a memory.
         """
         if inputs.memory is None:
             raise ValueError(f"{self.path or type(self).__name__} needs the input `memory`")
@@ -122,7 +122,7 @@ class AdditiveAttention(Layer):
         return self._average(weights, memory)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
-        """Returns the operations of one call for x [B, T, D]; S is T if None."""
+        """Returns the FLOPs of one call for x [B, T, D]; `memory_length` is S, None: T."""
         batch, length, dim = shape
         num_keys, width = length if memory_length is None else memory_length, self._hidden_dim
         projections = length * dim * width + num_keys * self.context_dim * width
@@ -139,13 +139,13 @@ class AdditiveAttention(Layer):
         return [batch_residual(1, call.shape, "input"), memory, activated, weights, rounded]
 
     def _project_memory(self, memory: tf.Tensor) -> tf.Tensor:
-        """Returns what the memory [B, S, M] adds before the tanh, [B, S, A]."""
+        """Returns the memory's term inside the tanh, [B, S, A], for a memory [B, S, M]."""
         return tf.einsum("bsm,ma->bsa", *self.operands("w_key", input=memory))
 
     def _attend(self, x: tf.Tensor, key: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
         """Returns the weight of each position of the memory, float32 [B, T, S]; they add up to 1.
 
-        `key` is [B, S, A]; `mask`, bool [B, T or 1, S], says what is seen; None: all.
+        `key` is [B, S, A]; `mask`, bool [B, T or 1, S], is True for visible positions; None: all.
         """
         x = tf.cast(x, self.p.dtype)
         query = tf.einsum("btd,da->bta", *self.operands("w_query", input=x)) + self.b
@@ -177,14 +177,14 @@ class _InverseRoot:
 
 
 class RecurrentEncoder(Layer):
-    """Networks one after the other; the first layer reads in both directions, with two networks.
+    """Recurrent layers in sequence; the first reads in both directions, with two networks.
 
-    From the third layer on, a layer adds its output to its input. The inputs of networks are
-    dropped out, by the model where the layer is the first.
+    From the third layer on, a layer adds its output to its input. Each layer's input has dropout;
+    the model applies it to the first layer's input.
     """
 
     dim: int  # D, width of the input and of each network
-    num_layers: int = 4  # the layer of two directions included
+    num_layers: int = 4  # including the layer in both directions
     network: Recurrent = NETWORK  # of each layer
     dropout_rate: float = 0.0  # of the inputs of the second and later layers
 
@@ -201,7 +201,7 @@ class RecurrentEncoder(Layer):
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Returns [B, S, D], in the layer's dtype, for x [B, S, D], any float type.
 
-        It reads `position_ids`: a document is read as if it were alone.
+        It reads `position_ids`, so that a document in a packed row is read as if it were alone.
         """
         inputs = CallInputs(position_ids=inputs.position_ids)
         both = [network(x, inputs=inputs) for network in (self.forward, self.backward)]
@@ -219,14 +219,14 @@ class RecurrentEncoder(Layer):
 
 
 class AttentionDecoder(Layer):
-    """Networks one after the other; all but the first read what the first attends to, too.
+    """Recurrent layers in sequence; all but the first also read the first one's attended context.
 
-    From the third layer on, a layer adds its output to its input. The inputs of networks are
-    dropped out, by the model where the layer is the first.
+    From the third layer on, a layer adds its output to its input. Each layer's input has dropout;
+    the model applies it to the first layer's input.
     """
 
     dim: int  # D, width of the input, of each network, and of the memory
-    num_layers: int = 4  # the layer that attends included
+    num_layers: int = 4  # including the layer that attends
     network: Recurrent = NETWORK  # of each layer
     attention: AdditiveAttention = AdditiveAttention  # of the first layer's output
     dropout_rate: float = 0.0  # of the inputs of the second and later layers, context included
@@ -259,7 +259,7 @@ class AttentionDecoder(Layer):
         return total + sum(network.flops((*front, network.p.dim)) for network in self.layers)
 
     def _run(self, x: tf.Tensor, inputs: CallInputs, index: tf.Tensor | None = None) -> tf.Tensor:
-        """Computes x [B, T, D]; calls `step` with an index."""
+        """Returns the output for x [B, T, D]; with an index, by the layers' `step`."""
         documents = CallInputs(position_ids=inputs.position_ids)
         sources = CallInputs(
             memory=inputs.memory,
@@ -283,4 +283,4 @@ class AttentionDecoder(Layer):
 def _check_layers(layer: Layer) -> None:
     check_rate("dropout_rate", layer.p.dropout_rate)
     if (num := layer.p.num_layers) < 2:
-        raise ParamError(f"num_layers={num}: there are at least 2, a first and a second")
+        raise ParamError(f"num_layers={num}: there are at least 2 layers")

@@ -21,7 +21,7 @@ from lingo.data.sources.jsonl import lines
 from lingo.storage.files import explain_write_errors, write_bytes
 
 LIMIT = 1_000_000
-"""All numbers are below it."""
+"""All numbers are below this limit."""
 
 _ENGLISH = (
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
@@ -35,7 +35,7 @@ _ESPERANTO = ["nul", "unu", "du", "tri", "kvar", "kvin", "ses", "sep", "ok", "na
 class NumberWords(DecodedRecords, PairSource):
     """Pairs of number words: English, and the same number in Esperanto.
 
-    The numbers are drawn from all below a million, without repetition and always the same. They are
+    The numbers are drawn below a million, without repetition; they are always the same. They are
     the lines of a file in the user's cache directory.
     """
 
@@ -50,7 +50,7 @@ class NumberWords(DecodedRecords, PairSource):
             raise ParamError(f"num_numbers={self.p.num_numbers}: there are only {LIMIT:,} numbers")
 
     def places(self) -> list[Place]:
-        """Returns the file of numbers, which is written first if it is not there."""
+        """Returns the file of numbers; writes it if it does not exist."""
         path = cache_folder("number_words") / f"{self.p.num_numbers}.txt"
         with explain_write_errors(path):
             if not path.is_file():
@@ -70,12 +70,12 @@ class NumberWords(DecodedRecords, PairSource):
         return self.document_of(number, where)
 
     def document_of(self, number: int, where: str) -> bytes:
-        """Returns the document of a number; `where` is for errors."""
+        """Returns the document for a number; `where` is for errors."""
         return pair(english(number), esperanto(number), where)
 
 
 class NumberTexts(NumberWords):
-    """Texts of two sentences with the words of a number, in English and in Esperanto."""
+    """Texts of two sentences: the words of a number in English, then in Esperanto."""
 
     def document_of(self, number: int, where: str) -> bytes:
         del where

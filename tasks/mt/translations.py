@@ -1,11 +1,11 @@
 """Translations into English, from the catalogs of programs or your own tables.
 
-The messages of a program are in up to a hundred languages, so that one English string is the
-target of many pairs. The English alone decides a pair's split, without case, punctuation, digits
-and placeholders: a held-out string is in no language's training data, nor is one like it.
+A program's messages exist in up to a hundred languages, so one English string is the target of many
+pairs. Only the English decides a pair's split, ignoring case, punctuation, digits and placeholders:
+neither a held-out string nor a similar one is in any language's training data.
 
-Catalogs are read once, whole: their pairs are kept in the user's cache directory, in one table for
-each language.
+Each catalog is read once, as a whole. The pairs are kept in the user's cache directory, in one
+table per language.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from lingo.data.sources.pair_files import PairLines
 from lingo.storage.files import StorageError, explain_write_errors, new_folder
 from tasks.mt.catalogs import folder_language, language_code, read_catalog, wheel_catalogs
 
-_FORMAT = 1  # of the tables: raised when other pairs are made of the same files
+_FORMAT = 1  # of the tables: raised when the same files give other pairs
 _IN_A_FOLDER = ("**/LC_MESSAGES/*.mo", "**/*.po", "**/*.whl")
-_LARGEST = {  # bytes of a file that is read, by its extension
+_LARGEST = {  # bytes of the largest file that is read, by extension
     **dict.fromkeys((".mo", ".po"), 1 << 25),
     **dict.fromkeys((".whl", ".tsv", ".jsonl"), 1 << 30),
 }
-_UNREADABLE = "unreadable"  # table of what is damaged in no known language
+_UNREADABLE = "unreadable"  # table of damaged files whose language is unknown
 _KEPT_SECONDS = 90 * 86400
 
 _PLACEHOLDER = re.compile(
@@ -62,23 +62,24 @@ _PLURAL = re.compile(r"(?<=\w{3})s\b")
 
 
 class Translations(PairLines):
-    """Pairs of a text in another language and its English: messages of programs, or your own.
+    """Pairs of a text in another language and its English: programs' messages, or your own texts.
 
     `pattern` is a folder with catalogs and wheels below it, or a path or glob of:
-    catalogs of gettext's (.mo, .po); a .mo next to its .po is not read;
+    gettext catalogs (.mo, .po); a .mo next to its .po is not read;
     wheels (.whl) with such catalogs;
     tables (.tsv) with the columns language, text, English; objects (.jsonl) with the fields
     `language`, `source` and `target`, the English.
 
-    A catalog's language is the folder above LC_MESSAGES, else what its header says, else its name.
-    Regions are left out, but for Chinese and Brazil, and English itself is. A catalog that cannot
-    be read counts as one damaged record. With `unique`, one pair is left for each English string.
+    A catalog's language comes from the folder above LC_MESSAGES, else from its header, else from
+    its name. Regions are ignored, except for Chinese and Brazilian Portuguese. English catalogs are
+    left out. A catalog that cannot be read counts as one damaged record. With `unique`, one pair
+    per English string remains.
     """
 
     languages: list[str] | None = None  # codes such as de, pt_BR, sr@latin; None: all
-    min_words: int = 4  # of the English
+    min_words: int = 4  # of the English text
     max_words: int = 40
-    equal_sides: Literal["keep", "leave_out"] = "keep"  # pairs whose text is its own translation
+    equal_sides: Literal["keep", "leave_out"] = "keep"  # pairs whose two texts are equal
 
     unit: ClassVar[str] = "pair"
     identified_by: ClassVar[Part] = "target"
@@ -145,11 +146,11 @@ class _Pairs(NamedTuple):
 
 
 def write_tables(files: Sequence[File]) -> Path:
-    """Returns a folder with a table of each language's pairs; makes it unless it is there.
+    """Returns a folder with a table of each language's pairs; makes it unless it exists.
 
-    A line is a text, a tab and its English; a line without a tab says what is damaged. Pairs that a
-    language has twice are there once. Raises DataError if a file cannot be read, StorageError if
-    the tables cannot be written.
+    A line is a text, a tab and its English; a line without a tab describes damage. A language's
+    table has each pair once. Raises DataError if a file cannot be read, StorageError if the tables
+    cannot be written.
     """
     key = hashlib.sha256(json.dumps([_FORMAT, files]).encode()).hexdigest()
     folder = cache_folder("translations") / key
@@ -163,7 +164,7 @@ def write_tables(files: Sequence[File]) -> Path:
         with new_folder(folder) as partial:
             _write(partial, files)
     except (ParamError, StorageError):
-        if not folder.is_dir():  # else another process has made it meanwhile
+        if not folder.is_dir():  # otherwise another process has made it meanwhile
             raise
     return folder
 
@@ -176,27 +177,27 @@ def _clear_unused(folder: Path) -> None:
 
 
 def _write(folder: Path, files: Sequence[File]) -> None:
-    paths, seen = {file.path for file in files}, set[int]()  # hashes, which take less than lines
+    paths, seen = {file.path for file in files}, set[int]()  # hashes take less memory than lines
     for file in files:
         if file.path.endswith(".mo") and f"{file.path[:-2]}po" in paths:
             continue
-        for found in _read(file):
-            if found.language.partition("@")[0] != "en":
-                _append(folder, found, seen)
+        for pairs in _read(file):
+            if pairs.language.partition("@")[0] != "en":
+                _append(folder, pairs, seen)
 
 
-def _append(folder: Path, found: _Pairs, seen: set[int]) -> None:
-    """Appends the pairs of a catalog that its language does not have yet."""
-    lines = [" ".join(found.damage.split())] if found.damage else []
-    for translation, english in found.pairs:
+def _append(folder: Path, catalog: _Pairs, seen: set[int]) -> None:
+    """Appends the pairs of a catalog that its language's table does not have yet."""
+    lines = [" ".join(catalog.damage.split())] if catalog.damage else []
+    for translation, english in catalog.pairs:
         cleaned = clean_pair(translation, english)
         if cleaned and all(cleaned):
             line = "\t".join(cleaned)
-            if (mark := hash((found.language, line))) not in seen:
+            if (mark := hash((catalog.language, line))) not in seen:
                 seen.add(mark)
                 lines.append(line)
     if lines:
-        path = folder / f"{found.language or _UNREADABLE}.tsv"
+        path = folder / f"{catalog.language or _UNREADABLE}.tsv"
         with explain_write_errors(path), path.open("ab") as table:
             table.write("".join(f"{line}\n" for line in lines).encode(errors="replace"))
 
@@ -239,7 +240,7 @@ def _read_catalog(name: str, data: bytes, where: str) -> _Pairs:
 
 
 def _read_lines(data: bytes, kind: str, path: str) -> Iterator[_Pairs]:
-    """Yields the pairs of the lines of a table by language, and each line that has none."""
+    """Yields a table's pairs by language, and the damage of each line without a pair."""
     pairs: dict[str, list[tuple[str, str]]] = {}
     for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():
@@ -275,9 +276,9 @@ def _fields(line: bytes, where: str) -> list[str]:
 
 
 def clean_pair(translation: str, english: str) -> tuple[str, str] | None:
-    """Returns both sides in one line each, without marks of keys; None for a pair of no use.
+    """Returns both sides in one line each, without access-key marks; None for a useless pair.
 
-    A pair is of no use if its sides have other placeholders, or control characters.
+    A pair is useless if its sides differ in their placeholders, or have control characters.
     """
     sides = [" ".join(side.split()) for side in (translation, english)]
     if any(map(_CONTROL.search, sides)):
@@ -292,24 +293,24 @@ def clean_pair(translation: str, english: str) -> tuple[str, str] | None:
 
 def placeholders(text: str) -> Counter[str]:
     """Returns how often a text has each placeholder: `%s` for `%1$s`, `<a>` for any link."""
-    found = Counter[str]()
+    counts = Counter[str]()
     for match in _PLACEHOLDER.finditer(text):
         whole, position, tag = match[0], match["position"], match["tag"]
         if tag:
             whole = f"{whole[: 1 + (whole[1] == '/')]}{tag.lower()}"
-        found[whole.replace(position, "", 1) if position else whole] += 1
-    return found
+        counts[whole.replace(position, "", 1) if position else whole] += 1
+    return counts
 
 
 def likeness(english: str) -> str:
-    """Returns what texts share that differ in case, marks, digits, placeholders or a final s."""
+    """Returns a text without case, marks, digits, placeholders and final s, to compare texts."""
     text = unicodedata.normalize("NFKC", _PLACEHOLDER.sub(" ", english)).casefold()
     letters = _PLURAL.sub("", _NO_LETTERS.sub(" ", text)).strip()
     return letters or english
 
 
 def _remove_mark(mark: str, translation: str, english: str) -> tuple[str, str]:
-    """Returns both sides without the mark of the key that chooses a label: `&Save`, `Save _As`.
+    """Returns both sides without the mark of an access key: `&Save`, `Save _As`.
 
     A word with the mark that both sides have is a name, such as `AT&T` or `max_size`.
     """

@@ -17,16 +17,16 @@ from tasks.token_prediction import token_weights
 
 
 class Distillation(SequenceToSequence):
-    """Cross-entropy of the target's tokens, mixed with that of a teacher's probabilities.
+    """Cross-entropy of the target's tokens, mixed with cross-entropy to a teacher's probabilities.
 
     Hinton et al. 2015; Fedus et al. 2022, sec. 4.1, give the teacher a share of 0.25. The teacher
     predicts as in evaluation, without dropout. Its weights are named `teacher/...`: the experiment
-    reads them by `init_from`, and leaves them as they are by `ByPath` with `Frozen`. Metrics,
-    answers and FLOPs are those of `model`, the student.
+    reads them by `init_from`, and freezes them by `ByPath` with `Frozen`. Metrics, answers and
+    FLOPs are the student's, `model`.
     """
 
-    teacher: EncoderDecoder  # gives a probability to every token; of the same vocabulary
-    teacher_share: float = 0.25  # of the loss; the targets have the rest
+    teacher: EncoderDecoder  # gives each token a probability; has the same vocabulary
+    teacher_share: float = 0.25  # of the loss; the rest is for the targets
 
     def check(self) -> None:
         super().check()
@@ -34,7 +34,7 @@ class Distillation(SequenceToSequence):
             raise ParamError(f"teacher_share={self.p.teacher_share} is not in [0, 1]")
         if self.p.chunk_size is not None:
             raise ParamError(
-                f"chunk_size={self.p.chunk_size}: distillation has the logits of all positions at"
+                f"chunk_size={self.p.chunk_size}, but distillation needs all positions' logits at"
                 " once: leave it None"
             )
 
@@ -61,7 +61,7 @@ class Distillation(SequenceToSequence):
 
     def _teacher_probabilities(self, batch: Batch) -> tf.Tensor:
         """Returns the teacher's probability of each token, float32 [B, T, V]."""
-        with enter_call(current().derive(training=False)):  # its side losses count nowhere
+        with enter_call(current().derive(training=False)):  # its side losses are dropped
             logits = self.teacher(
                 batch["tokens"],
                 source_tokens=batch["source_tokens"],

@@ -35,15 +35,17 @@ class EncoderDecoder(Layer):
     dim: int  # width of both stacks
     vocab_size: int  # number of target token ids; the task offers it
     embedding: Embedding = Embedding  # a vector for each token, of source and target
-    source_embedding: Embedding | None = None  # one for the source alone; it may set vocab_size
-    scale_embedding: bool = True  # whether inputs are times sqrt(dim), positions included
+    source_embedding: Embedding | None = (
+        None  # a separate one for the source; it may set vocab_size
+    )
+    scale_embedding: bool = True  # multiply inputs, positions included, by sqrt(dim)
     positions: LearnedPositions | None = None  # added to the embeddings; two are built
     encoder: Layer = Stack.params(layer=ENCODER_LAYER)  # reads the source
     decoder: Layer = Stack.params(layer=DECODER_LAYER)  # writes the target, with a memory
     norm: Norm | None = RmsNorm  # after the last layer; two are built; None: neither side has one
     head: Head = TiedHead  # from activations to logits
     dropout_rate: float = 0.0  # of the embeddings
-    output_dropout_rate: float | None = None  # of both stacks' output; None: as embeddings, like T5
+    output_dropout_rate: float | None = None  # of both stacks' output; None: dropout_rate, like T5
     dropout_form: DropoutForm = "element"  # what is dropped together
 
     def check(self) -> None:
@@ -121,17 +123,17 @@ class EncoderDecoder(Layer):
     def step(
         self, tokens: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS
     ) -> tf.Tensor:
-        """Returns float32 logits [B, C, V] of what follows new tokens, int32 [B, C], by caches.
+        """Returns float32 logits [B, C, V] of the tokens after new ones, int32 [B, C], by caches.
 
-        `index`, int32 scalar, is the number of positions before; it reads `position_ids`, and in
-        the first step `memory`, the result of `encode`, and `memory_segments`, which is cached.
+        `index`, int32 scalar, is the number of earlier positions. It reads `position_ids`; in the
+        first step also `memory`, the result of `encode`, and `memory_segments`, which it caches.
         """
         return self.logits(self._step(tokens, index, inputs))
 
     def next_logits(
         self, tokens: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS
     ) -> tf.Tensor:
-        """Returns what `step` returns for the last position, float32 [B, V], for decoding."""
+        """Returns the logits of `step` at the last position, float32 [B, V], for decoding."""
         return self.logits(self._step(tokens, index, inputs)[:, -1:])[:, 0]
 
     def flops(self, shape: Sequence[int], *, source_length: int | None = None) -> int:

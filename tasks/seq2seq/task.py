@@ -24,7 +24,7 @@ class SequenceToSequence(TokenPrediction):
     """Cross-entropy of the target's tokens, given the source (Sutskever et al. 2014, sec. 2).
 
     It is averaged over the target tokens of the whole batch. `exact_match` is the fraction of
-    targets whose tokens are all predicted right, each given the true tokens before it.
+    targets whose tokens are all predicted correctly, each from the true tokens before it.
 
     Batches: `source_tokens`, `source_segments`, `source_positions`, int32 [B, S]; `tokens`,
     `targets`, `segments`, `positions`, int32 [B, T]; `weights`, float32 [B]. Pair i of a packed
@@ -56,7 +56,7 @@ class SequenceToSequence(TokenPrediction):
         return True
 
     def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
-        """Decodes targets; besides prompts, `batch` has the `source_...` tensors, int32 [B, S]."""
+        """Decodes targets; `batch` has prompts and the `source_...` tensors, int32 [B, S]."""
         step: Any = stepper(self.model, batch, decoding)
         read = partial(step, inputs=self._memory_inputs(batch))
         caches = empty_caches(self.model, batch, decoding)

@@ -36,7 +36,7 @@ _WINDOWS = {
     *("Conv2D", "Conv3D", "Conv2DBackpropInput", "Conv3DBackpropInputV2"),
     *("ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"),
 }
-_SAFE = ("lingo.layers.convolution", "lingo.layers.vision.")  # these know of split images
+_SAFE = ("lingo.layers.convolution", "lingo.layers.vision.")  # these handle split images
 
 
 def with_sharding(x: tf.Tensor, split: Split, mesh: Topology) -> tf.Tensor:
@@ -117,7 +117,7 @@ class MeshPlacement(Placement):
         layout, copies = self._layout, dict(weights)
         for where, value in weights.items():
             if layout.rest[where] != layout.read[where]:
-                # As bits, which no pass of XLA widens again to exchange them, or does not round.
+                # As integers: XLA could widen bfloat16 for the exchange, or skip the rounding.
                 bits = tf.bitcast(tf.cast(value, tf.bfloat16), tf.uint16)
                 bits = with_sharding(bits, layout.rest[where], layout.mesh)
                 whole = tf.bitcast(self._gather(bits, where), tf.bfloat16)
@@ -160,7 +160,7 @@ class MeshPlacement(Placement):
         return self._map_factors(slots, lambda k, n, rows: flatten(slots[k][n], rows))
 
     def _map_factors(self, slots: Slots, function: Callable[[str, str, WeightRows], Any]) -> Slots:
-        """Returns slots with `function(path, name, rows)` for those with some axes, in rows."""
+        """Returns slots with `function(path, name, rows)` in place of those in `factor_rows`."""
         factors = self._layout.factor_rows
         return {
             k: {
@@ -178,8 +178,8 @@ class MeshPlacement(Placement):
     def state(self, state: TrainState) -> TrainState:
         """Returns a state, of any shapes, annotated with the splits that it has between steps.
 
-        Without them the partitioner may choose other splits: for example that of the update also
-        for the weights that layers read, which it then gathers layer by layer.
+        Without annotations the partitioner may choose other splits. For example, it may split the
+        weights that layers read like the update's, and then gather them layer by layer.
         """
         mesh = self._layout.mesh
         annotated = self._layout.map(lambda x, split: with_sharding(x, split, mesh), state)
@@ -198,12 +198,12 @@ def sharded_step(
 def refuse_operations(layout: Layout) -> Iterator[None]:
     """Raises ParamError for operations that XLA's partitioner (of JAX 0.10.2) computes wrongly.
 
-    In a grouped convolution, such as a depthwise one, an output reads some channels of the input
-    only. Where a batch is split, and several devices have the same part of it, gradients of such
-    kernels are wrong. Where rows or columns of images are split, so are some gradients of other
-    windows; layers of lingo avoid these (`lingo.layers.window`). Such operations are found while a
-    step is traced inside this context: TensorFlow reports each that it adds to a graph, in the call
-    of the layer that adds it.
+    In a grouped convolution, such as a depthwise one, an output reads only some channels of the
+    input. If a batch is split and several devices have the same part of it, the gradients of such
+    kernels are wrong. If rows or columns of images are split, some gradients of other window
+    operations are wrong; lingo's layers avoid these (`lingo.layers.window`). The operations are
+    found while a step is traced inside this context: TensorFlow reports every operation that is
+    added to a graph, during the call of the layer that adds it.
     """
     mesh, table = layout.mesh, layout.rules.activations
     num_parts = mesh.size(batch_axes(layout.rules, mesh))
@@ -224,12 +224,12 @@ def refuse_operations(layout: Layout) -> Iterator[None]:
             messages.append(_grouped_message(layer, num_parts, mesh.num_devices))
         elif refuses_windows and (op_type in _WINDOWS or _is_grouped(op_type, inputs)):
             layer, module = _calling_layer(inspect.currentframe())
-            # no layer adds gradients: those are of windows that were looked at before
+            # gradients have no layer; their forward operations were inspected
             if module and not module.startswith(_SAFE):
                 messages.append(
                     f"runtime: {layer} computes {op_type} of images whose rows or columns are"
-                    " split, where XLA computes some gradients wrongly: use layers of lingo, such"
-                    " as Conv2D and MaxPool, or a mesh without height and width"
+                    " split, and XLA computes some of their gradients wrongly: use lingo's layers,"
+                    " such as Conv2D and MaxPool, or a mesh without height and width"
                 )
 
     op_callbacks.add_op_callback(inspect_operation)
@@ -244,7 +244,7 @@ def refuse_operations(layout: Layout) -> Iterator[None]:
 def _grouped_message(layer: str, num_parts: int, num_devices: int) -> str:
     return (
         f"runtime: {layer} convolves channels in groups, and XLA computes wrong gradients"
-        f" of its kernel, as {num_devices} devices have {num_parts} different parts of the batch:"
+        f" of its kernel if {num_devices} devices have {num_parts} different parts of the batch:"
         f" use DepthwiseConv2D of lingo.layers, or a mesh that only splits the batch, such as"
         f" Mesh(data={num_devices})"
     )
@@ -257,7 +257,7 @@ def _is_grouped(op_type: str, inputs: Any) -> bool:
 
 
 def _calling_layer(frame: FrameType | None) -> tuple[str, str]:
-    """Returns the innermost layer whose method a frame is in, with Keras' own, and its module."""
+    """Returns the innermost layer that called a frame, with a Keras layer in it, and its module."""
     inside = ""
     while frame is not None:
         owner = frame.f_locals.get("self")

@@ -2,9 +2,9 @@
 
 All parts of an array have the same size, so an array whose sizes do not divide is padded with zeros
 at the end of its axes. On the host, in checkpoints and in the step itself a tensor is not padded.
-Only an array in rows (`lingo/mesh/weight_rows.py`) is in the step as on the devices. A batch is
-padded with examples of zeros, and so of weight 0; a program whose results these would change
-removes them.
+Only an array in rows (`lingo/mesh/weight_rows.py`) stays in the step as it is on the devices. A
+batch is padded with zeros, which are examples of weight 0; a program whose results they would
+change removes them.
 
 Axes: K steps, B examples.
 """
@@ -36,7 +36,7 @@ class Place:
     """Where a tensor of some `shape` is on a mesh: in an array [*padded] with a `sharding`."""
 
     def __init__(self, shape: Sequence[int], split: Split, topology: Topology, mesh: Any) -> None:
-        """Takes the devices twice: `mesh` is the topology's `jax.sharding.Mesh`."""
+        """`mesh` is the `jax.sharding.Mesh` of `topology`."""
         self.shape = tuple(shape)
         self.padded = split.padded_shape(shape, topology)
         self.sharding = sharding(mesh, split)
@@ -87,7 +87,7 @@ class Place:
     def parts(self, array: Any) -> Shards:
         """Returns copies of the parts of an array [*padded] that this process saves, unpadded.
 
-        Each part is saved once among all devices.
+        Of a part that several devices hold, one copy is saved.
         """
         own = [shard for shard in array.addressable_shards if shard.replica_id == 0]
         pieces = [piece for shard in own for piece in self._pieces(shard)]
@@ -95,7 +95,7 @@ class Place:
         return Shards(self.shape, parts, str(array.dtype))
 
     def _pieces(self, shard: Any) -> Iterator[tuple[Index, np.ndarray]]:
-        """Yields the boxes of the tensor, with views of their elements, that a shard has."""
+        """Yields each box of the tensor that a shard has, with a view of the box's elements."""
         data = np.asarray(shard.data)
         if self._rows is not None:
             index = _slices(box(shard.index, self.padded))
@@ -134,15 +134,15 @@ class Rows:
         return slice(min(span.start * part, size), min(span.stop * part, size))
 
     def size(self, counts: Sequence[int]) -> int:
-        """Returns the size of a batch, from how many examples each process has made.
+        """Returns the size of a batch, from the number of examples that each process has made.
 
-        Raises ValueError if no batch is shared in this way.
+        Raises ValueError if processes share no batch in this way.
         """
         for size in range(max(counts), sum(counts) + 1):
             spans = [self.example_slice(process, size) for process in range(len(counts))]
             if [span.stop - span.start for span in spans] == list(counts):
                 return size
-        raise ValueError(f"processes made {list(counts)} examples: no batch is shared so")
+        raise ValueError(f"processes made {list(counts)} examples: they share no batch in this way")
 
     def sharding(self, *, axis: int) -> Any:
         """Returns the `NamedSharding` of arrays whose axis `axis` is B."""
@@ -151,7 +151,7 @@ class Rows:
     def put(self, batch: Mapping[str, np.ndarray], *, size: int, axis: int = 0) -> dict[str, Any]:
         """Returns the padded, sharded arrays of a batch of `size` examples over all processes.
 
-        `batch` has those of this process: name -> [B, ...], or [K, B, ...] if `axis` is 1.
+        `batch` has this process's examples: name -> [B, ...], or [K, B, ...] if `axis` is 1.
         """
         padded, arrays = self.padded_size(size), {}
         span = self._spans[engine().process_index()]

@@ -1,8 +1,8 @@
 """The processes of a mesh: JAX's coordination service, and waiting for joint computations.
 
 A process that is lost in the middle of a step leaves the others in a collective that may never end:
-gloo tells only the neighbours of the lost process. So the main thread does not compute: it waits
-for a thread that does, and gives up when it hears that a process is lost.
+gloo informs only the lost process's neighbours. So the main thread does not compute: it waits for a
+thread that does, and gives up when it hears that a process is lost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Service:
     """
 
     def __init__(self, client: Any, host: subprocess.Popen[str] | None = None) -> None:
-        """Takes a connected client of JAX's, and, in the leader, the process of the service."""
+        """Takes a connected JAX client and, in the leader, the process that runs the service."""
         self._client, self._host = client, host  # the service runs while it is referenced
         self.abort_reason = ""
 
@@ -56,7 +56,7 @@ class Service:
         self.abort_reason = reason
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Returns the answer; None if there is none in time, or no such key."""
+        """Returns the answer; None if it does not come in time, or the key does not exist."""
         try:
             return question()
         except engine().errors.JaxRuntimeError as error:
@@ -95,11 +95,11 @@ class Members(Group):
         raise ProgramError(self._engine.abort_reason)
 
     def start(self, compute: Callable[..., Any], *args: Any) -> Any:
-        """Returns what `wait` returns: only who waits here hears that a process is lost."""
+        """Returns the results of `wait`: only a call that waits learns of a lost process."""
         return self.wait(compute, *args)
 
     def gather(self, number: int) -> list[int]:
-        """Returns the number of each process, by process index; all processes have to call it."""
+        """Returns every process's number, by process index; all processes have to call it."""
         jax = engine()
         mesh = jax.sharding.Mesh(jax.devices(), ("device",))
         split, whole = (sharding(mesh, Split((axes,))) for axes in (("device",), ()))
@@ -137,7 +137,7 @@ def join() -> Processes:
     several = cluster(os.environ)
     if several is not None:
         return Members(several, _meet(several))
-    # TensorFlow exports functions with the names of cuBLAS. If TensorFlow is loaded first, CUDA's
+    # TensorFlow exports functions with the names of cuBLAS's. If TensorFlow is loaded first, CUDA's
     # libraries bind to these; JAX then finds the version too old and computes on the CPU.
     engine().local_devices()
     return ALONE

@@ -1,8 +1,8 @@
-"""The coordination service of several processes, as a process of its own beside the leader.
+"""The coordination service of several processes, in a separate process next to the leader.
 
     python -m lingo.runtimes.mesh.coordinator ADDRESS COUNT < a pipe that the leader keeps open
 
-JAX calls `abort` in every process that loses this service. As a process of its own, the service
+JAX calls `abort` in every process that loses this service. In a separate process, the service
 outlives a killed leader long enough for the others to save their parts of the state.
 """
 

@@ -65,7 +65,7 @@ def device_mesh(topology: Topology) -> Any:
     """Returns the `jax.sharding.Mesh` of a topology, over the devices of all processes in order.
 
     GPUs are hidden from TensorFlow, which only traces. Raises ParamError if there are too few
-    devices, or, with several processes, too many, or if JAX does not see the GPUs of the machine.
+    devices, if several processes have too many, or if JAX does not see the machine's GPUs.
     """
     jax = engine()
     devices, wanted = jax.devices(), topology.num_devices
@@ -82,7 +82,7 @@ def device_mesh(topology: Topology) -> Any:
     if len(devices) > wanted and jax.process_count() > 1:
         raise ParamError(
             f"the mesh has {wanted} devices, but {jax.process_count()} workers have {len(devices)}:"
-            " each of them computes",
+            " the mesh has to use every device",
             "runtime",
         )
     return jax.sharding.Mesh(np.array(devices[:wanted]).reshape(topology.shape), topology.axes)
@@ -102,9 +102,9 @@ def _check_no_gpus() -> None:
     if num := len(list_gpus()):
         gpus = "1 GPU" if num == 1 else f"{num} GPUs"
         raise ParamError(
-            f"a mesh computes through JAX, which sees only the processor, but here {gpus} of"
-            " TensorFlow would be idle: pip install 'lingo-tf[mesh-gpu]'. To compute on the"
-            " processor: --devices=1, or as many as the mesh has",
+            f"a mesh computes through JAX, which sees only the CPU; {gpus} that TensorFlow sees"
+            " would be idle: pip install 'lingo-tf[mesh-gpu]'. To compute on the CPU: --devices=1,"
+            " or as many as the mesh has",
             "runtime",
         )
 
@@ -112,8 +112,8 @@ def _check_no_gpus() -> None:
 def scan(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Any) -> tuple[Any, Any]:
     """Calls a step on each of K batches in turn; returns the last state, and all reports.
 
-    It replaces `jax.lax.scan`, which counts in 64 bits where these are enabled. A TPU has 32 bits:
-    its compiler would not find the length of the loop.
+    It replaces `jax.lax.scan`, which counts in 64 bits if these are enabled. A TPU counts in 32
+    bits, so its compiler would not find the length of the loop.
 
     Args:
         step: (state, batch) -> (state, report), trees of arrays.
@@ -123,7 +123,7 @@ def scan(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Any) 
     jax = engine()
     num, take = jax.tree.leaves(batches)[0].shape[0], jax.lax.dynamic_index_in_dim
 
-    def turn(carry: Any) -> Any:
+    def body(carry: Any) -> Any:
         index, state, reports = carry
         batch = jax.tree.map(lambda array: take(array, index, keepdims=False), batches)
         state, report = step(state, batch)
@@ -132,14 +132,14 @@ def scan(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Any) 
 
     first = jax.tree.map(lambda array: array[0], batches)
     shapes = jax.eval_shape(step, state, first)[1]
-    empty = jax.tree.map(lambda one: jax.numpy.zeros((num, *one.shape), one.dtype), shapes)
+    empty = jax.tree.map(lambda spec: jax.numpy.zeros((num, *spec.shape), spec.dtype), shapes)
     carry = (np.int32(0), state, empty)
-    return jax.lax.while_loop(lambda carry: carry[0] < np.int32(num), turn, carry)[1:]
+    return jax.lax.while_loop(lambda carry: carry[0] < np.int32(num), body, carry)[1:]
 
 
 @contextlib.contextmanager
 def explain_engine_errors() -> Iterator[None]:
-    """Turns JAX's errors inside into ProgramError, and enables 64-bit types, as in TensorFlow."""
+    """Turns JAX's errors into ProgramErrors, and enables 64-bit types, as in TensorFlow."""
     jax = engine()
     try:
         with jax.enable_x64(True):
@@ -152,8 +152,8 @@ def explain_engine_errors() -> Iterator[None]:
 def matmul_flops_per_second(dtype: str, num_devices: int) -> float:
     """Returns the FLOP/s of all devices of a mesh, measured once per process.
 
-    Those of this process compute at the same time: virtual devices share a CPU, so one alone would
-    seem too fast. Other processes are assumed to be as fast as this one.
+    The devices of this process compute at the same time: virtual devices share a CPU, so one device
+    alone would seem too fast. Other processes are assumed to be as fast as this one.
     """
     here = min(num_devices, engine().local_device_count())
     return num_devices * peak(lambda size: _time_products(size, dtype, here))

@@ -127,8 +127,8 @@ class MeshProgram(program.Program):
     def evaluate(
         self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
     ) -> Mapping[str, State]:
-        # One batch is computed while the host prepares the next: more would fill the devices.
-        with program.explain_program_errors("the batch before"), explain_engine_errors():
+        # Only one batch is computed while the host prepares the next: more would fill the devices.
+        with program.explain_program_errors("the previous batch"), explain_engine_errors():
             engine().block_until_ready(sums)
         states = super().evaluate(batch, weights=weights)
         with explain_engine_errors():
@@ -182,7 +182,7 @@ class MeshProgram(program.Program):
 
 
 class Functions:
-    """What a learner computes on a mesh, as `jax.jit` functions that compile when first called.
+    """A learner's computations on a mesh, as `jax.jit` functions that compile when first called.
 
     Attributes:
         places: a TrainState with the `Place` of each tensor.
@@ -211,10 +211,10 @@ class Functions:
         self.add_states = jax.jit(add_states, out_shardings=self._everywhere, donate_argnums=0)
 
     def compile_call(self, computation: Computation) -> Any:
-        """Returns a `jax.jit` function of a state and a batch that returns their results.
+        """Returns a `jax.jit` function that applies a computation to a state and a batch.
 
         It takes weights, moving statistics, which weights these are, a [B, ...] batch, the number
-        of examples without padding, and of prompts also decoding and random key.
+        of examples without padding, and, for prompts, decoding and random key.
         """
         placement, task = self.placement, self._learner.task
         unpad = remove_padding if computation.takes_prompts else self._real
@@ -243,10 +243,10 @@ class Functions:
     ) -> CompiledProgram:
         """Compiles `train`, or evaluation, from shapes.
 
-        So a program for thousands of devices compiles on one CPU. Later calls of `train` do not
-        compile again what this has compiled for the devices here. `specs` are name -> (shape,
-        dtype) of a batch; `num_steps` is K. With a `topology` of TPUs, such as "v5e:4x4", the
-        program is for them.
+        So a program for thousands of devices compiles on one CPU. Later calls of `train` reuse a
+        program that this has compiled for the devices here. `specs` are name -> (shape, dtype) of a
+        batch; `num_steps` is K. With a `topology` of TPUs, such as "v5e:4x4", the program is for
+        them.
         """
         with explain_engine_errors():
             state, batches, size = self.arguments(specs, num_steps=num_steps)
@@ -317,7 +317,7 @@ class Functions:
 
     def _real(self, batch: Any, size: int) -> Any:
         """Returns a batch without its padding examples if these would change the results."""
-        # Padding costs less: where a loss flattens unequal parts, the partitioner gathers logits.
+        # Else padding stays: if a loss flattens unequal parts, the partitioner gathers the logits.
         padding_counts = padding_changes_results(self._learner.task, len(batch["rows"]))
         return remove_padding(batch, size) if padding_counts else batch
 
@@ -331,7 +331,7 @@ class Functions:
         )
 
     def _read(self, weights: Any, state: Any, which: WhichWeights) -> tuple[Any, Any]:
-        """Returns the tensors of `_unpad` as layers read them: they may be in parts, or rows."""
+        """Returns the tensors of `_unpad`, which may be in parts or rows, as layers read them."""
         gather = self.placement.gather_weights
         if which == "ema":
             return gather(weights), gather(state)
@@ -340,10 +340,10 @@ class Functions:
 
 def _read_whole(place: Place, array: Any) -> np.ndarray:
     if array.is_deleted():
-        raise program.ProgramError("the state was given away to a step that failed")
+        raise program.ProgramError("the state is lost: a step that failed has reused its memory")
     value = place.whole(array)
     if value is None:
-        raise program.ProgramError("parts of the state are in other processes only")
+        raise program.ProgramError("parts of the state are only in other processes")
     return value
 
 

@@ -2,9 +2,9 @@
 
     lowered = lower(functions.train, arguments, "v5e:4x4", donate=True)
 
-TensorFlow without TPU kernels cannot lower its operations for a TPU. So the function is exported as
-it is lowered for the processor (StableHLO, with the same shardings), and called inside a function
-that is lowered for devices of the topology.
+TensorFlow without TPU kernels cannot lower its operations for a TPU. So the function is lowered for
+the CPU (StableHLO, with the same shardings), exported, and called inside a function that is lowered
+for the topology's devices.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from lingo.runtimes.mesh.engine import engine
 
 
 class Generation(NamedTuple):
-    """What the compiler and the report need to know of a generation of TPUs."""
+    """A generation of TPUs, as the compiler and the report need it."""
 
-    devices_per_chip: int  # the two cores of a v3 are two devices, of later chips one
+    devices_per_chip: int  # a v3's two cores are two devices; a later chip is one
     num_sides: int  # of the torus of chips
     max_devices: int
-    clock: float  # cycles a second
-    flops_per_second: float  # of a device, in bfloat16
+    clock: float  # cycles per second
+    flops_per_second: float  # per device, in bfloat16
 
 
 GENERATIONS = {
@@ -51,26 +51,26 @@ def generation(topology: str) -> Generation:
 
 
 def topology_name(name: str, num_devices: int) -> str:
-    """Returns the name of a generation's topology with a number of devices, "v5e:4x4".
+    """Returns the name of a generation's topology with enough devices, "v5e:4x4".
 
-    Its sides are as alike as they can be. It has whole hosts of four chips: a mesh of fewer devices
-    takes the first. Raises ParamError if there are no topologies so large.
+    Its sides are as equal as possible. It has whole hosts of four chips; a mesh of fewer devices
+    takes the first ones. Raises ParamError if there is no topology of this size.
     """
-    found = generation(name)
-    if num_devices > found.max_devices:
+    tpus = generation(name)
+    if num_devices > tpus.max_devices:
         raise ParamError(
-            f"{num_devices} devices: the TPU compiler has at most {found.max_devices} of {name}"
+            f"{num_devices} devices: the TPU compiler has at most {tpus.max_devices} of {name}"
         )
-    hosts = -(-num_devices // (_HOST_CHIPS * found.devices_per_chip))
-    several = _factorizations(hosts * _HOST_CHIPS, found.num_sides)
+    hosts = -(-num_devices // (_HOST_CHIPS * tpus.devices_per_chip))
+    shapes = _factorizations(hosts * _HOST_CHIPS, tpus.num_sides)
     # A host is 2 x 2 chips of the first two sides.
-    even = [sides for sides in several if sum(side % 2 == 0 for side in sides) >= 2]
+    even = [sides for sides in shapes if sum(side % 2 == 0 for side in sides) >= 2]
     sides = sorted(min(even, key=sum), key=lambda side: (side % 2, side))
     return f"{name}:{'x'.join(map(str, sides))}"
 
 
 def _factorizations(number: int, num_factors: int) -> list[tuple[int, ...]]:
-    """Returns the ascending tuples of factors with a product."""
+    """Returns the ascending tuples of `num_factors` factors whose product is a number."""
     if num_factors == 1:
         return [(number,)]
     return [
@@ -88,7 +88,7 @@ def lower(function: Any, arguments: Sequence[Any], topology: str, *, donate: boo
     Raises ParamError if the topology is unknown, or has fewer devices than the function's mesh.
 
     Args:
-        function: of `jax.jit`, on a mesh of processor devices, at most as many as the topology has.
+        function: of `jax.jit`, on a mesh of CPU devices, at most as many as the topology has.
         arguments: abstract arrays (`jax.ShapeDtypeStruct`) in trees, or static values.
         topology: a name such as "v5e:4x4".
         donate: whether the program may reuse the memory of the first argument.
@@ -106,7 +106,7 @@ def lower(function: Any, arguments: Sequence[Any], topology: str, *, donate: boo
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
     call = export_call(function, arguments)
-    arrays = [one for one in arguments if not isinstance(one, int | str)]
+    arrays = [value for value in arguments if not isinstance(value, int | str)]
     program = jax.jit(call, donate_argnums=(0,) if donate else ())
     return program.trace(*jax.tree.map(place, arrays)).lower(lowering_platforms=("tpu",))
 
@@ -114,7 +114,7 @@ def lower(function: Any, arguments: Sequence[Any], topology: str, *, donate: boo
 def export_call(function: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
     """Returns a function of the arrays among `arguments`: the program that `function` lowers to.
 
-    The processor would run this program; any platform may compile it.
+    The program is lowered for the CPU, but any platform may compile it.
     """
     engine()
     from jax import export

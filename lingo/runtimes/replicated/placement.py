@@ -7,8 +7,8 @@ With a sharded update (Xu et al. 2020, arXiv 2004.13336) a replica keeps slots f
     weights = all chunks, gathered: one exchange for all weights
 
 If the layout keeps weights in parts, the chunks remain, and the next step gathers a copy of them,
-rounded to bfloat16. TensorFlow's all-reduce leaves every replica the whole sum; its operation for
-chunks of it, CollectiveReduceScatterV2, hangs on CPUs until it times out (TensorFlow 2.21).
+rounded to bfloat16. TensorFlow's all-reduce gives every replica the whole sum; its reduce-scatter,
+CollectiveReduceScatterV2, hangs on CPUs until it times out (TensorFlow 2.21).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReplicaPlacement(Placement):
     """The placement of one replica: its sums over the batch are added up over all replicas."""
 
     def __init__(self, *, xla: bool, tpu: bool) -> None:
-        """Takes whether to compile what is between two sums; a TPU compiles everything itself."""
+        """`xla`: compile the computations between sums; a TPU compiles everything itself."""
         super().__init__(compiled=xla or tpu)
         self._xla = xla
 
@@ -49,7 +49,7 @@ class ReplicaPlacement(Placement):
         return super().call_fields() | {"replicas": self}
 
     def gather_neighbours(self, x: tf.Tensor, num: int) -> tf.Tensor:
-        """Returns the `x` of neighbouring replicas, see `Replicas`: one all-reduce, and one back.
+        """Returns the `x` of neighbouring replicas (see `Replicas`), by one all-reduce each way.
 
         Each replica adds its own to zeros, since an all-gather would first exchange sizes.
         """
@@ -66,7 +66,7 @@ class ReplicaPlacement(Placement):
 
 
 class ShardedUpdate(ReplicaPlacement):
-    """The placement of a replica that updates its chunk of the rows of a layout."""
+    """The placement of a replica that updates its chunk of each weight's rows."""
 
     def __init__(self, layout: Layout, *, tpu: bool) -> None:
         # XLA cannot compile an update that adds up over replicas; a TPU compiles the whole step.
@@ -112,7 +112,7 @@ class ShardedUpdate(ReplicaPlacement):
         return self._replace_factors(slots, own)
 
     def _sum_of_own(self, own: tf.Tensor) -> tf.Tensor:
-        """Returns what `_gather` does, by a sum: for the few numbers exchanged within an update."""
+        """Gathers like `_gather`, but by a sum: for the few numbers exchanged within an update."""
         num = tf.distribute.get_replica_context().num_replicas_in_sync
         return self.total(tf.scatter_nd([[_own_index()]], own[None], [num, *own.shape]))
 
@@ -150,7 +150,7 @@ def _gather(own: tf.Tensor) -> tf.Tensor:
 
 
 def _gather_bfloat16(own: tf.Tensor) -> tf.Tensor:
-    """Returns what `_gather` does, rounded to bfloat16; the exchange takes half as many bytes."""
+    """Gathers like `_gather`, but rounded to bfloat16, which halves the exchanged bytes."""
     # `all_gather` takes neither bfloat16 nor 16-bit integers, so the bits travel as float16
     bits = tf.bitcast(tf.cast(own, tf.bfloat16), tf.float16)
     return tf.cast(tf.bitcast(_gather(bits), tf.bfloat16), tf.float32)

@@ -42,12 +42,12 @@ JointComputation = Callable[[], contextlib.AbstractContextManager[None]]
 Parts = Mapping[str, tuple[Any, ...]]
 """A batch in parts: name -> a tensor of each replica of this process."""
 
-_HOST = "CPU:0"  # of each process: holds the batches until a replica reads that of its step
+_HOST = "CPU:0"  # of each process: holds the batches until a replica reads its step's batch
 
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """What replicas keep of a tensor: all of it, or a chunk of its rows."""
+    """The part of a tensor that a replica keeps: all of it, or a chunk of its rows."""
 
     shape: tuple[int, ...] = ()
     rows: WeightRows | None = None
@@ -136,7 +136,7 @@ class ReplicatedProgram(Program):
 
     def state(self, *, alone: bool = False) -> TrainState:
         if self._layout is not None and alone and self._num_processes > 1:
-            raise ProgramError("parts of the state are in other processes only")
+            raise ProgramError("parts of the state are only in other processes")
         return tf.nest.map_structure(self._host_value, self._variables, self._kept)
 
     def load(self, state: TrainState) -> None:
@@ -185,7 +185,7 @@ class ReplicatedProgram(Program):
     # ---- variables ---------------------------------------------------------------------------
 
     def _variable(self, value: Any, kept: _Kept) -> tf.Variable:
-        """Returns a variable that every replica has its own copy, or chunk, of."""
+        """Returns a variable with a copy, or a chunk, on every replica."""
         with self._strategy.scope():
             return tf.Variable(
                 tf.constant(np.asarray(value)) if kept.rows is None else tf.zeros(kept.chunk_shape),
@@ -199,7 +199,7 @@ class ReplicatedProgram(Program):
         return [kept.index(replica) for replica in range(first, first + num)]
 
     def _host_value(self, variable: Any, kept: _Kept) -> np.ndarray | Shards:
-        """Returns what this process saves of a variable."""
+        """Returns the part of a variable that this process saves."""
         copies = self._own(variable)
         if (rows := kept.rows) is None:
             return copies[0].numpy()
@@ -289,11 +289,11 @@ class ReplicatedProgram(Program):
 
 
 def _gather(results: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns results [B, ...] of this replica, name -> tensor, with those of all others."""
+    """Returns the results [B, ...] of all replicas, name -> tensor, from this replica's."""
     replica = tf.distribute.get_replica_context()
     gathered: dict[str, tf.Tensor] = {}
     for name, value in results.items():
-        # Collectives take no booleans, and no argument of the program as it is.
+        # Collectives take neither booleans nor an unchanged argument of the program.
         number = tf.identity(tf.cast(value, tf.int32) if value.dtype == tf.bool else value)
         gathered[name] = tf.cast(replica.all_gather(number, axis=0), value.dtype)
     return gathered

@@ -31,9 +31,10 @@ from lingo.runtimes.runtime import Runtime, matmul_flops_per_second
 class Replicated(Runtime):
     """Trains on replicas: the devices of a machine, of several workers, or of a TPU.
 
-    The step is that of one device; sums over the batch are added up over all replicas once per
-    step, and with `shard_update` those of norms. A batch that they cannot share equally is padded
-    with examples of weight 0, or refused if a layer would count these (`BatchNorm`).
+    Each replica computes the step of one device; sums over the batch (and of norms, with
+    `shard_update`) are added up over all replicas once per step. A batch that they cannot share
+    equally is padded with examples of weight 0, or refused if a layer would count these
+    (`BatchNorm`).
 
     Several processes compute together if `TF_CONFIG` names them. Each uses all accelerators that it
     sees, or else one CPU. The TPU code is tested only as far as possible without a TPU; it has not
@@ -41,19 +42,19 @@ class Replicated(Runtime):
     """
 
     devices: Literal["all"] | list[str] = (
-        "all"  # such as ["GPU:0", "GPU:1"]; all: accelerators, or else processors
+        "all"  # such as ["GPU:0", "GPU:1"]; all: accelerators, or else CPUs
     )
-    shard_update: bool = False  # each replica updates, and keeps slots for, a chunk of each weight
+    shard_update: bool = False  # a replica updates, and keeps slots for, only a chunk of a weight
     gather_dtype: GatherDtype = "float32"  # of copies of weights that shard_update gathers
-    xla: bool = False  # compile with XLA what a replica computes by itself; a TPU always does
+    xla: bool = False  # compile a replica's own computations with XLA; a TPU always does
     tpu: str | None = None  # where a TPU is: a name, a grpc:// address, or "local"; None: no TPU
 
     def check(self) -> None:
         p = self.p
         if p.shard_update and p.xla:
             raise ParamError(
-                "shard_update=True adds up over replicas within the update, which xla=True would"
-                " compile for one of them: take one of the two, or runtime=Mesh"
+                "shard_update=True adds up over replicas within the update, but xla=True compiles"
+                " the update of one replica: take one of the two, or runtime=Mesh"
             )
         check_gather_dtype(self.p.gather_dtype, shard_update=p.shard_update)
         if p.devices == "all":
@@ -64,7 +65,9 @@ class Replicated(Runtime):
             )
         twice = [name for name, count in collections.Counter(p.devices).items() if count > 1]
         if twice or not p.devices:
-            raise ParamError(f"devices={p.devices!r} is 'all', or names each device once")
+            raise ParamError(
+                f"devices={p.devices!r}: write 'all', or a list that names each device once"
+            )
 
     def num_host_devices(self) -> int:
         names = () if self.p.tpu is not None else self._names()
@@ -123,8 +126,8 @@ class Replicated(Runtime):
             name = type(learner.optimizer).__name__
             raise ParamError(
                 f"runtime: shard_update=True updates weights in rows, and {name} does not say that"
-                " it takes them: set takes_rows = True in its class if its sums over a weight are"
-                " those of lingo.optim.optimizer.weight_sum, or leave shard_update out",
+                " it takes them: set takes_rows = True in its class if it sums over a weight with"
+                " lingo.optim.optimizer.weight_sum, or leave shard_update out",
                 "runtime",
             )
         if (num := self.num_replicas(devices_ready=False)) is not None and learner.specs:
@@ -187,7 +190,7 @@ _first_group_keys = itertools.count(step=100_000)
 
 @functools.cache
 def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """Returns the strategy of some devices, always the same one, because it numbers collectives."""
+    """Returns the strategy of some devices, cached, because a strategy numbers collectives."""
     existing = {device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()}
     for name in devices:
         if name.upper().removeprefix("/DEVICE:") not in existing:

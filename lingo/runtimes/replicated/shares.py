@@ -1,9 +1,9 @@
 """How replicas share a batch: all get equally many examples; padding examples have weight 0.
 
-Examples stay in order: those of the first process come first, and of these those of its first
-replica. Layers with batch statistics compute the same as on one device only if these are over
-groups of neighbouring examples without padding, and every replica has whole groups, or every group
-has the examples of whole replicas.
+Examples stay in order, by process and then by replica. A layer with batch statistics computes the
+same as on one device only if its statistics are over groups of neighbouring examples without
+padding, and either every replica has whole groups, or every group has the examples of whole
+replicas.
 
 Axes: B examples.
 """
@@ -31,7 +31,7 @@ class Shares(NamedTuple):
     num_replicas: int  # of each process
 
     def largest(self, size: int) -> int:
-        """Returns the largest number of examples that a process has of a batch of `size`."""
+        """Returns the largest number of examples that a process has, for a batch of `size`."""
         return -(-size // self.num_processes)
 
     def example_slice(self, size: int) -> slice:
@@ -42,7 +42,7 @@ class Shares(NamedTuple):
     def replica_size(self, largest: int, *, multiple_of: int = 1) -> int:
         """Returns how many examples each replica computes, padding included.
 
-        `largest` is the number of examples of the process that has the most.
+        `largest` is the largest number of examples that a process has.
         """
         each = -(-largest // self.num_replicas)
         return -(-each // multiple_of) * multiple_of
@@ -58,8 +58,8 @@ class Shares(NamedTuple):
     ) -> dict[str, tuple[np.ndarray, ...]]:
         """Returns the padded batch of each replica: name -> arrays [..., `replica_size`, ...].
 
-        `batch` is name -> [..., B of this process, ...] of any dtype; `axis` is that of B. Padding
-        is copies of the last example, with `repeat`, else zeros, so that its weight is 0.
+        `batch` is name -> [..., B of this process, ...] of any dtype; `axis` is the axis B.
+        Padding repeats the last example, with `repeat`; else it is zeros, so that its weight is 0.
         """
         size = self.replica_size(largest, multiple_of=multiple_of)
         replicas = {}
@@ -73,10 +73,10 @@ class Shares(NamedTuple):
         return replicas
 
     def join(self, rows: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-        """Returns the results [B, ...] of a batch without those of padding examples.
+        """Returns a batch's results [B, ...] without padding.
 
         `rows` are [all examples of all replicas, padding included, ...] of any dtype; `sizes` are
-        the numbers of examples of each process without padding.
+        each process's number of examples without padding.
         """
         parts = np.split(rows, self.num_processes)
         return np.concatenate([part[:size] for part, size in zip(parts, sizes, strict=True)])
@@ -85,8 +85,8 @@ class Shares(NamedTuple):
 def check_statistics(learner: Learner, shares: Shares, size: int, *, xla: bool = False) -> None:
     """Raises ParamError if replicas would compute other statistics of a batch than one device.
 
-    `size` is the number of examples of the batch; `xla` whether XLA compiles what a replica
-    computes by itself.
+    `size` is the number of examples of the batch; `xla` is whether XLA compiles the computations
+    within a replica.
     """
     num, parts = shares.num_processes * shares.num_replicas, row_multiple(learner)
     for layer in learner.task.tree():
@@ -96,8 +96,8 @@ def check_statistics(learner: Learner, shares: Shares, size: int, *, xla: bool =
         if size % (num * parts):
             raise ParamError(
                 f"runtime: {size} examples are not {num * parts} equal parts, for {num} replicas"
-                f" and {parts} parts of what each has, and statistics of {name} would count the"
-                f" padding: train_input.batch_size has to be a multiple of {num * parts}",
+                f" with {parts} parts each, and statistics of {name} would count the padding:"
+                f" train_input.batch_size has to be a multiple of {num * parts}",
                 "runtime",
             )
         if rows == 0 and num > 1:
@@ -116,7 +116,7 @@ def _groups(layer: Layer, size: int) -> str:
     if not isinstance(layer, BatchNorm):
         return ""
     name = type(layer).__name__
-    return f"--set={name}.statistics_over={size} makes groups of so many examples everywhere, "
+    return f"--set={name}.statistics_over={size} makes groups of this size everywhere, "
 
 
 def _check_groups(
@@ -126,7 +126,7 @@ def _check_groups(
     if each % size == 0:
         return
     if size % each or num_replicas % (size // each):
-        why = "a replica has to have whole groups, or a group whole replicas, each as many"
+        why = "a replica has to have whole groups, or each group the same number of whole replicas"
     elif learner.accumulation_steps > 1:
         why = "replicas exchange nothing inside the loop of accumulation_steps"
     elif xla:

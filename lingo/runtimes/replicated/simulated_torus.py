@@ -1,12 +1,12 @@
 """A simulation of chips that fail while they train: a torus of chips on one device of this machine.
 
-Each chip is an entry in a table: its id, and a training state of its own, which no other chip
-reads. The chips compute one after the other, each the sums of its part of the batch. These are
-flattened to a vector, the vectors are summed over chips by an executed plan of all-reduce
-(`lingo/mesh/allreduce`, NumPy on the host), and each chip updates its own state. When chips fail,
-their states are deleted, the all-reduce is planned again around them, the next batch is dealt over
-the others, and these go on from their own states. Losses stay those of one device: sums are divided
-by the denominators of the whole batch, and parts are filled up with examples of weight 0.
+Each chip is an entry in a table: its id and its own training state, which no other chip reads. One
+after the other, the chips compute the sums of their parts of the batch. The sums are flattened to a
+vector per chip, the vectors are summed by an executed all-reduce plan (`lingo/mesh/allreduce`,
+NumPy on the host), and each chip updates its own state. When chips fail, their states are deleted,
+the all-reduce is planned again around them, the next batch is split over the other chips, and these
+go on from their own states. Losses equal one device's losses: sums are divided by the denominators
+of the whole batch, and parts are filled up with examples of weight 0.
 
     for each step:
         delete the states of chips that fail now; plan the all-reduce again
@@ -14,11 +14,11 @@ by the denominators of the whole batch, and parts are filled up with examples of
         sums = all_reduce(batch_sums(state, part, denominators) of each chip)
         state, report = update(state, sums) of each chip
 
-What is simulated is who computes what from which memory, and in which order numbers are added.
-Nothing is said of time. Every chip holds the whole state, so any healthy one has all of it. With
-`shard_update` the slots of the optimizer are cut into a piece for each chip; the update is computed
-once, from all pieces. Then a chip that fails takes its piece with it, and the run goes back to its
-last checkpoint, on the chips that are left.
+The simulation shows which chip computes what from which memory, and in which order numbers are
+added; it does not measure time. Every chip holds the whole state, so any healthy chip has all of
+it. With `shard_update` each chip holds one piece of the optimizer's slots, and the update is
+computed once, from all pieces. A chip that fails then takes its piece with it, and the run goes
+back to its last checkpoint, on the remaining chips.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ _log = logging.getLogger(__name__)
 class Failure(NamedTuple):
     """Chips that fail, and the grid that is left."""
 
-    step: int  # the number of steps done before
+    step: int  # steps done before it
     hole: str  # "2x2@1,1"
     grid: Grid
 
 
 class SimulatedTorus(Runtime):
-    """Trains on a simulated torus of chips, of which some fail: see `docs/allreduce.md`.
+    """Trains on a simulated torus of chips, some of which fail: see `docs/allreduce.md`.
 
     The chips compute one after the other on one device, so nothing is fast. A batch that they
     cannot share equally is padded as by `Replicated`.
@@ -72,8 +72,8 @@ class SimulatedTorus(Runtime):
 
     shape: list[int] = [4, 4]  # chips along each axis
     links: Literal["torus", "mesh"] = "torus"  # whether links close the rows of chips
-    planner: Planner = "fastest"  # of the all-reduce; fastest: the one that costs predict
-    shard_update: bool = False  # each chip keeps a piece of the optimizer's slots alone
+    planner: Planner = "fastest"  # of the all-reduce; fastest: by predicted cost
+    shard_update: bool = False  # each chip keeps only one piece of the optimizer's slots
     holes: list[str] = []  # chips that failed before the start: sizes and first position, "2x2@4,6"
     failures: dict[str, str] = {}  # {"50": "2x2@1,1"}: after 50 steps these chips fail, too
 
@@ -93,22 +93,22 @@ class SimulatedTorus(Runtime):
 
     def list_failures(self) -> list[Failure]:
         """Returns the failures in the order of their steps; raises ParamError for a wrong one."""
-        found: list[Failure] = []
-        one = self.first_grid()
+        failures: list[Failure] = []
+        current = self.first_grid()
         for text in self.p.failures:
             if not (text.isascii() and text.isdigit() and 0 < len(text) <= 18 and int(text)):
                 raise ParamError(
-                    f"failures has {text!r:.40} in place of the steps done before: write"
+                    f"failures has {text!r:.40} where the number of steps before belongs: write"
                     ' {"50": "2x2@1,1"}'
                 )
         for text in sorted(self.p.failures, key=int):
             hole = self.p.failures[text]
-            every = (*self.p.holes, *(failure.hole for failure in found), hole)
-            before, one = one, grid(self.p.shape, kind=one.axes[0].kind, holes=every)
-            if one.holes == before.holes:
+            holes = (*self.p.holes, *(failure.hole for failure in failures), hole)
+            before, current = current, grid(self.p.shape, kind=current.axes[0].kind, holes=holes)
+            if current.holes == before.holes:
                 raise ParamError(f"failures: {hole!r} at step {text} has failed already")
-            found.append(Failure(int(text), hole, one))
-        return found
+            failures.append(Failure(int(text), hole, current))
+        return failures
 
     def list_grids(self) -> list[Grid]:
         """Returns the chips that compute at first, and after each failure."""
@@ -164,7 +164,7 @@ def _shares(one: Grid) -> Shares:
 
 
 class SimulatedTorusProgram(LocalProgram):
-    """A learner on simulated chips, each with a state of its own; it evaluates the first."""
+    """A learner on simulated chips, each with its own state; the first chip's is evaluated."""
 
     def __init__(self, learner: Learner, state: TrainState, runtime: SimulatedTorus) -> None:
         """Puts the state on every chip that has not failed by its step."""
@@ -176,7 +176,7 @@ class SimulatedTorusProgram(LocalProgram):
             what, plans = self._plan_without_next()
             chips = count_text(len(self._chips), "chip")
             _log.warning(f"{what}; {plans}; this run starts on {chips}")
-        self._memory: dict[int, TrainState] = {}  # of each healthy chip
+        self._memory: dict[int, TrainState] = {}  # by healthy chip
         self._pieces: dict[int, np.ndarray] = {}  # of slots, with `shard_update`
         self._lost = ""  # why the state is not whole
         self.load(state)
@@ -208,7 +208,7 @@ class SimulatedTorusProgram(LocalProgram):
                 self._train_step({name: values[i] for name, values in batches.items()})
                 for i in range(len(batches["rows"]))
             ]
-        except tf.errors.OpError:  # all steps take effect, or none; what failed stays so
+        except tf.errors.OpError:  # all steps take effect, or none; failed chips stay failed
             self._memory = {chip: before[chip] for chip in self._chips}
             self._pieces = pieces
             raise
@@ -228,20 +228,20 @@ class SimulatedTorusProgram(LocalProgram):
         return super().put(batch, axis=axis, prompts=prompts)
 
     def _store(self, states: Mapping[int, TrainState]) -> None:
-        """Puts a state on each chip: of slots only a piece, with `shard_update`."""
+        """Puts a state on each chip; with `shard_update` only a piece of its slots."""
         self._memory = dict(states)
         if not self._runtime.p.shard_update:
             return
         slots = _to_vector(self._memory[self._chips[0]].slots)
-        if slots.size:  # of an optimizer without slots every chip has the whole state
+        if slots.size:  # without slots, every chip has the whole state
             pieces = np.array_split(slots, len(states))
             self._pieces = dict(zip(self._chips, pieces, strict=True))
             self._memory = {chip: state._replace(slots={}) for chip, state in states.items()}
 
     def _whole_state(self) -> TrainState:
-        """Returns the state of the first healthy chip, with the slots of all.
+        """Returns the state of the first healthy chip, with the slots of all chips.
 
-        Raises LostState if pieces of these are lost.
+        Raises LostState if pieces of the slots are lost.
         """
         if self._lost:
             raise LostState(self._lost)
@@ -304,7 +304,7 @@ class SimulatedTorusProgram(LocalProgram):
             )
 
     def _plan_without_next(self) -> tuple[str, str]:
-        """Plans without the chips that fail next; returns which these are, and how plans differ."""
+        """Plans without the chips that fail next; returns texts on these chips and on the plans."""
         failure, old = self._failures.pop(0), self._plan
         self._plan = new = self._make_plan(failure.grid)
         lost = sorted(new.grid.holes - old.grid.holes)
@@ -321,7 +321,7 @@ class SimulatedTorusProgram(LocalProgram):
     def _all_reduce(self, values: Sequence[Any]) -> list[Any]:
         """Returns the sums that each healthy chip ends with, from structures of tensors of each.
 
-        Failed chips have no numbers, which would show in any sum that includes them.
+        Failed chips have NaN, which would show in any sum that includes them.
         """
         vectors, healthy = np.stack([*map(_to_vector, values)]), self._plan.grid.healthy
         everywhere = np.full((self._plan.grid.size, vectors.shape[1]), np.nan, vectors.dtype)

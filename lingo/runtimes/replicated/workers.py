@@ -27,7 +27,7 @@ from lingo.processes.signals import restore_handlers
 
 _T = TypeVar("_T")
 
-MEET_SECONDS = 300.0  # until all processes have come
+MEET_SECONDS = 300.0  # until all processes have connected
 _START_SECONDS = 120  # for all servers to find each other, once all processes have met
 # TensorFlow's own limit is longer than that of `Pulse`, which names the lost process.
 _SILENCE_SECONDS = 600
@@ -45,7 +45,7 @@ class Workers(NamedTuple):
 
 
 def workers() -> Workers | None:
-    """Connects to the workers that `TF_CONFIG` names, once per process; None if it names no two.
+    """Connects to the workers that `TF_CONFIG` names, once per process; None for fewer than two.
 
     Raises ParamError if `TF_CONFIG` is invalid or TensorFlow has already computed something, and
     LostWorker if the workers do not connect in time.
@@ -100,8 +100,8 @@ def _start(several: Cluster) -> Workers:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(_resolver(several))
     except RuntimeError as error:
         raise ParamError(
-            f"several workers: TensorFlow has already computed something ({error}); they meet once"
-            " a process, before that"
+            f"several workers: TensorFlow has already computed something ({error}); workers connect"
+            " once per process, before that"
         ) from None
     except tf.errors.OpError as error:
         message = f"{several.name(several.index)}, this process, cannot meet the others"
@@ -117,8 +117,8 @@ def _check_devices() -> None:
     processors = tf.config.get_logical_device_configuration(*tf.config.list_physical_devices("CPU"))
     if len(processors or [0]) > 1 and not tf.config.list_physical_devices("GPU"):
         raise ParamError(
-            f"{len(processors)} devices of one processor, but TF_CONFIG names several workers, each"
-            " of which is one replica there: start more workers, or leave out --devices"
+            f"--devices made {len(processors)} devices of this worker's CPU, but with several"
+            " workers (TF_CONFIG) each CPU is one replica: start more workers, or leave it out"
         )
 
 
@@ -218,7 +218,7 @@ def _answer(cluster: Cluster, connection: socket.socket, deadline: float) -> byt
 @contextlib.contextmanager
 def _listen(cluster: Cluster, deadline: float) -> Iterator[socket.socket]:
     """Yields a server socket at the leader's address; retries while a killed run still uses it."""
-    # The machine may know itself by other addresses than the workers do: it listens at all.
+    # The workers may reach this machine by an address that it does not know: it listens at all.
     host, port = _place(cluster)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
@@ -242,7 +242,7 @@ def _place(cluster: Cluster) -> tuple[str, int]:
 
 
 def _is_local(host: str) -> bool:
-    """Returns whether a host name or address is that of the loopback interface."""
+    """Returns whether a host name or address is the loopback interface's."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -251,4 +251,4 @@ def _is_local(host: str) -> bool:
 
 def _check(cluster: Cluster, index: int, deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise LostWorker(index, f"{cluster.name(index)} did not come within the time to meet")
+        raise LostWorker(index, f"{cluster.name(index)} did not connect in time")

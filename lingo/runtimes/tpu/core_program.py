@@ -1,11 +1,11 @@
-"""What the cores of a TPU compute: functions of the tensors of a state and a batch.
+"""The functions that a TPU's cores compute, from the tensors of a state and a batch.
 
     train(state, [K, B, ...] batches)          # tensors [*padded] of the state
         state = state without padding
         state, reports = scan(annotated train step, state, batches)
         state with padding, and with its shardings
 
-They have neither variables nor devices. So `TpuMesh` runs them on its cores, and a compiler gets
+They have neither variables nor devices. So `TpuMesh` runs them on its cores, and a compiler takes
 the same functions where there is no TPU.
 
 Axes: K steps, B examples.
@@ -53,7 +53,7 @@ class CoreProgram:
     def batch_cuts(self, batch: Mapping[str, Any], num_rows: int, *, axis: int) -> dict[str, Cut]:
         """Returns the cuts of a batch of `num_rows` examples on axis `axis`.
 
-        `batch` has its tensors with any number of examples.
+        `batch` has tensors of the right shapes, except for the number of examples.
         """
         shapes = {name: [*value.shape] for name, value in batch.items()}
         return {
@@ -76,7 +76,7 @@ class CoreProgram:
         return tf.nest.map_structure(_add_padding, state, self.cuts), reports
 
     def select(self, state: TrainState, weights: WhichWeights) -> TrainState:
-        """Returns a state to evaluate with, from one of tensors [*padded].
+        """Returns the state to evaluate with, from a state whose tensors are [*padded].
 
         Slots may be left out, {}, if `weights` is "trained".
         """
@@ -94,8 +94,8 @@ class CoreProgram:
 class Cut:
     """A tensor's parts, in the order of its tile assignment: row-major, copies next to each other.
 
-    `padded` is the shape of all parts together; elements beyond `shape` are zero. The program has
-    tensors of the shape `inside`: `shape`, or `padded` if they are in rows.
+    `padded` is the shape of all parts together; elements beyond `shape` are zero. In the program
+    the tensor has the shape `inside`: `shape`, or `padded` if it is in rows.
     """
 
     def __init__(self, shape: Sequence[int], split: Split, mesh: Topology) -> None:
@@ -126,7 +126,7 @@ class Cut:
         return pad_part(value, index, self.part_shape)
 
     def whole(self, parts: Sequence[Any]) -> np.ndarray:
-        """Returns the tensor [*shape] of its parts; if a part has copies, it reads the first.
+        """Returns the tensor [*shape] from its parts; of a part with copies, the first is read.
 
         Parts are TensorFlow's tensors or variables [*part_shape] in the order of `devices`.
         """
@@ -160,7 +160,7 @@ def _add_padding(value: tf.Tensor, cut: Cut) -> tf.Tensor:
 
 
 def with_sharding(x: tf.Tensor, tiles: Tiles, *, use_sharding_op: bool = False) -> Any:
-    """Returns x, any shape and type, with a sharding of every device for the TPU compiler.
+    """Returns `x`, of any shape and type, with a sharding over all devices for the TPU compiler.
 
     Without `use_sharding_op`, the operation that made `x` gets the sharding as an attribute.
     """

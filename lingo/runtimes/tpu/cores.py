@@ -16,7 +16,7 @@ _ANSWER_SECONDS = 30
 
 
 class NoTpu(LingoError):
-    """There is no TPU where one was looked for, or it does not answer."""
+    """There is no TPU at the given place, or it does not answer."""
 
     exit_code: ClassVar[int] = 2
 
@@ -57,7 +57,7 @@ def cores(resolver: Any, torus: Any, mesh: Topology) -> Cores:
 
 @functools.cache
 def initialize(tpu: str) -> tuple[Any, Any]:
-    """Starts a TPU and returns its resolver and topology; once per process: it clears its memory.
+    """Starts a TPU and returns its resolver and topology; once per process: a start clears memory.
 
     Raises NoTpu if there is no such TPU, or it does not answer.
     """

@@ -42,18 +42,18 @@ Parts = dict[str, list[Any]]
 class TpuMesh(Sharded):
     """Trains on a mesh of all cores of a TPU: the product of its axes, from `data` to `stage`.
 
-    Fields and annotations are those of `Mesh`; `TPUStrategy` runs the step on all cores as one
+    It has the fields and annotations of `Mesh`; `TPUStrategy` runs the step on all cores as one
     replica, which XLA partitions. The innermost axis is on neighbouring cores. One process feeds
-    all hosts, so no other processes are launched. A TPU's compiler takes its program; the code has
-    not run on a TPU yet.
+    all hosts, so no other processes are launched. A TPU compiler accepts its program, but the code
+    has not run on a TPU yet.
     """
 
     tpu: str = "local"  # where it is: a name, a grpc:// address, or "local": in this machine
 
     def make_devices(self, num_devices: int) -> None:
         raise ParamError(
-            f"devices={num_devices}: {type(self).__name__} computes on the cores of a TPU, and none"
-            " can be made: runtime=Mesh computes on virtual devices"
+            f"devices={num_devices}: {type(self).__name__} computes on the cores of a TPU, which"
+            " cannot be virtual: runtime=Mesh computes on virtual devices"
         )
 
     def start(self, learner: Learner, state: TrainState) -> Program:
@@ -80,7 +80,7 @@ class TpuMeshProgram(Program):
     """Runs steps in a loop on the cores; the host feeds them and reads their reports."""
 
     def __init__(self, learner: Learner, state: TrainState, layout: Layout, cores: Cores) -> None:
-        """Puts the first state, as for `load`, on the cores; `layout` is which part each holds."""
+        """Puts the first state, as for `load`, on the cores; `layout` has the part of each."""
         self._core, self._cores = CoreProgram(learner, layout), cores
         super().__init__(learner, self._core.placement)
         self._variables = tf.nest.map_structure(
@@ -171,7 +171,7 @@ class TpuMeshProgram(Program):
 
 
 class CoreFunctions(Functions):
-    """The program of the cores for devices of this process, or for a compiler of absent TPUs."""
+    """The cores' program, compiled for devices of this process or for absent TPUs."""
 
     def __init__(self, learner: Learner, layout: Layout) -> None:
         """Takes as many devices of this process as the mesh has."""
@@ -179,7 +179,7 @@ class CoreFunctions(Functions):
         super().__init__(learner, layout, device_mesh(layout.mesh), donate=True)
 
     def compile_call(self, computation: Computation) -> Any:
-        """Returns what `Functions` does, of trained weights, for what takes no prompts."""
+        """Returns `Functions`' function, for trained weights and computations without prompts."""
 
         def call(weights: Any, state: Any, which: WhichWeights, batch: Any, size: int) -> Any:
             def compute(weights: Any, state: Any, batch: Any) -> Any:

@@ -1,7 +1,7 @@
 """A calculator that runs no code: `ast` parses the expression, and a table of operators computes.
 
-Numbers are `decimal`'s, whose context bounds digits and exponents, so that `0.1+0.2` is exact, and
-`9**9**9` overflows at once.
+Numbers are of the module `decimal`, so that `0.1+0.2` is exact. Its context bounds digits and
+exponents, so that `9**9**9` overflows at once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from decimal import Decimal
 from lingo.config.base.ast_lock import AST_LOCK
 from tasks.dialog.tools.tool import Tool
 
-MAX_CHARS = 256  # of an expression, so of its depth and the number of its operations, too
+MAX_CHARS = 256  # of an expression; this also bounds its depth and its operations
 
 _DIGITS = 100  # of a number
-_SHOWN_DIGITS = 15  # of a result that is rounded or no integer
+_SHOWN_DIGITS = 15  # of a result that is rounded or not an integer
 _NUMBER = r"(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d+)?"
 _TOKEN = re.compile(rf"{_NUMBER}|\*\*|//|\w+|\S", re.ASCII)
 _PERCENTAGE = re.compile(rf"({_NUMBER})\s*%\s*(?:(of)\b|(?=[*/)])|$)", re.ASCII)
@@ -38,10 +38,10 @@ _CONTEXT = decimal.Context(
 class Calculator(Tool):
     """Answers `135+7721` with `7856`.
 
-    An expression has decimal numbers, in the digits of any script, parentheses, `sqrt` and the
-    operators + - * / // % ** of Python; ^ and the mathematical signs are synonyms. A `%` with no
-    number after it is a percentage: `15% of 80`, `80*5%`. The answer is [] for all else: for a
-    number alone, for `1/0`, for `7%-2`, which has two meanings, and for what is not within
+    An expression has decimal numbers, in the digits of any script, parentheses, `sqrt` and Python's
+    operators + - * / // % **; ^ and the mathematical signs are synonyms. A `%` without a number
+    after it is a percentage: `15% of 80`, `80*5%`. The answer is [] for everything else: for a
+    number alone, for `1/0`, for `7%-2`, which has two meanings, and for numbers outside
     1e-1000..1e1000.
 
     Integers of up to 100 digits are exact; other results are rounded to 15 digits.
@@ -60,7 +60,7 @@ class Calculator(Tool):
 
 
 def _expression(query: str) -> str:
-    """Returns a query as an expression of Python, with a space after each token."""
+    """Returns a query as a Python expression, with spaces between its tokens."""
     text = "".join(str(unicodedata.decimal(character, character)) for character in query)
     text = text.translate(_SYNONYMS).strip().rstrip("=?")
     text = _PERCENTAGE.sub(lambda match: f"({match[1]}/100)" + "*" * bool(match[2]), text)
@@ -72,8 +72,8 @@ def _expression(query: str) -> str:
 def _evaluate(text: str) -> Decimal:
     """Returns the value of an expression with at least one operation.
 
-    Raises SyntaxError for what is no such expression, ArithmeticError for what has no value, and
-    RecursionError or MemoryError as `ast.parse`.
+    Raises SyntaxError for a text that is no such expression, ArithmeticError for an expression
+    without a value, and RecursionError or MemoryError like `ast.parse`.
     """
     with AST_LOCK:
         tree = ast.parse(text, mode="eval").body
@@ -86,7 +86,7 @@ def _evaluate(text: str) -> Decimal:
 
 def _value(node: ast.expr, text: str) -> Decimal:
     match node:
-        case ast.Constant(value=int() | float()):  # as it is written: a float would round it
+        case ast.Constant(value=int() | float()):  # its text, since a float would round it
             return +Decimal(text[node.col_offset : node.end_col_offset])
         case ast.UnaryOp(op=ast.UAdd() | ast.USub() as sign, operand=operand):
             value = _value(operand, text)
@@ -105,7 +105,7 @@ def _floor_divide(a: Decimal, b: Decimal) -> Decimal:
 
 
 def _modulo(a: Decimal, b: Decimal) -> Decimal:
-    """Returns a - b * floor(a / b), which has the sign of b; `decimal`'s has the sign of a."""
+    """Returns a - b * floor(a / b), with the sign of b; in `decimal` it has the sign of a."""
     remainder = a % b
     return remainder + b if remainder and (remainder < 0) != (b < 0) else remainder
 

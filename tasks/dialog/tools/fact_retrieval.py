@@ -1,4 +1,4 @@
-"""Retrieval of the facts that dialogs by templates are about."""
+"""Retrieval of the facts in templated dialogs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tasks.dialog.tools.retrieval import Entry, Retrieval
 class FactRetrieval(Retrieval):
     """Answers `Japan currency` with `Japan / currency / Japanese Yen`.
 
-    It has the facts of `tasks/dialog/facts.py` without two kinds: `Translator` knows words in other
-    languages, `Calculator` arithmetic. Raises MissingPackage without Babel.
+    It has the facts of `tasks/dialog/facts.py`, except for two kinds: `Translator` knows words in
+    other languages, and `Calculator` arithmetic. Raises MissingPackage without Babel.
     """
 
-    functions: Signatures = facts.FUNCTIONS  # that are known
+    functions: Signatures = facts.FUNCTIONS  # functions whose purposes are known
 
     def setup(self) -> None:
         check_package("babel", "the tool FactRetrieval", extra="dialog")

@@ -1,9 +1,9 @@
 """Retrieval of facts and passages by BM25 (Robertson and Zaragoza 2009, sec. 3.4).
 
-The inverted index is here and not the one of `bm25s`, whose import runs a program of JAX wherever
-JAX is installed: a second owner of the GPU that TensorFlow uses.
+It has its own inverted index instead of `bm25s`: importing that package runs a JAX program if JAX
+is installed, and JAX would claim the GPU that TensorFlow uses.
 
-Axes: N texts, L tokens of all texts, P pairs of a token and a text that has it, V different tokens.
+Axes: N texts, L tokens of all texts, P pairs of a token and a text with it, V different tokens.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _SYNONYMS = {
     "old": ("age",),
     "tall": ("height",),
 }
-"""Word of a question -> the words of keys that it asks for."""
+"""Word in a question -> words in the keys of the facts that it asks for."""
 
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
-"""Beginnings of the names of characters in scripts without spaces between words."""
+"""Prefixes of character names in scripts without spaces between words."""
 
 
 class Entry(NamedTuple):
-    """What is known: `Rafael Nadal / Age / 35`, or a passage of a document, whose key is ""."""
+    """A fact, `Rafael Nadal / Age / 35`, or a passage of a document, whose key is ""."""
 
     title: str
     key: str
@@ -74,16 +74,16 @@ class Retrieval(Tool):
             def entries(self):
                 return [Entry("Rafael Nadal", "Age", "35")]
 
-    The answers are the facts with the most words of the question, the best by BM25 first. Words
-    that tell nothing, such as `is`, do not count; of the others a fact must have more than
-    `min_share`, else the answer is [], as it is for a query of over 1,000 characters.
+    The answers are the facts with the most words of the question; ties are ordered by BM25. Stop
+    words, such as `is`, do not count. A fact must have more than `min_share` of the other words.
+    The answer is [] if no fact has, or if the query has over 1,000 characters.
 
-    Raises DataError when it is built with a file that has no facts, or a bad line.
+    Raises DataError at construction if the file has no facts, or a bad line.
     """
 
     file: FilePath | None = None  # JSONL; None: no facts
     max_answers: int = 1
-    min_share: float = 0.5  # of the words of a query
+    min_share: float = 0.5  # share of the query's words that a fact must exceed
 
     def check(self) -> None:
         ranges.check_positive(self.p, "max_answers")
@@ -97,13 +97,13 @@ class Retrieval(Tool):
         _ = self._index
 
     def entries(self) -> Iterable[Entry]:
-        """Returns what can be found; called once."""
+        """Returns all facts; called once."""
         return [] if self.p.file is None else read_entries(self.p.file)
 
     def __call__(self, query: str) -> list[str]:
         terms = query_terms(query) if len(query) <= MAX_CHARS else []
-        found = self._index.search(terms, limit=self.p.max_answers, min_share=self.p.min_share)
-        entries = (self._known[number] for number, _ in found)
+        hits = self._index.search(terms, limit=self.p.max_answers, min_share=self.p.min_share)
+        entries = (self._known[number] for number, _ in hits)
         return [Snippet(entry.text, entry.source) for entry in entries]
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class Retrieval(Tool):
 
 
 def query_terms(query: str) -> list[tuple[str, ...]]:
-    """Returns what a question asks for: a tuple for each word, with the words that mean the same.
+    """Returns a question's terms: a tuple for each word, with the word and its synonyms.
 
     >>> query_terms("How old is Rafael Nadal?")
     [('old', 'age'), ('rafael',), ('nadal',)]
@@ -126,13 +126,13 @@ def query_terms(query: str) -> list[tuple[str, ...]]:
 
 
 def read_entries(path: str) -> Iterator[Entry]:
-    """Yields the facts of a JSONL file; raises DataError, which names the line of a bad one."""
+    """Yields the facts of a JSONL file; raises DataError, which names the line, for a bad one."""
     for where, value in read_objects(path):
         yield Entry(**{name: _string(value, name, where) for name in Entry._fields})
 
 
 def _string(value: dict[str, Any], name: str, where: str) -> str:
-    """Returns a field of a line, "" for one that may be missing and is."""
+    """Returns a field of a line; "" for an optional field that is missing."""
     is_optional = name in ("key", "source")
     text = value.get(name, "" if is_optional else None)
     if not isinstance(text, str) or not (text.strip() or is_optional):
@@ -151,8 +151,8 @@ class Bm25:
 
         Args:
             texts: N strings.
-            k1: how much the second occurrence of a token in a text adds.
-            b: how much a long text loses, in 0..1.
+            k1: weight of further occurrences of a token in a text.
+            b: penalty for long texts, in 0..1.
         """
         self._ids: dict[str, int] = {}
         tokens, lengths = [], []
@@ -177,11 +177,11 @@ class Bm25:
     ) -> list[tuple[int, float]]:
         """Returns at most `limit` pairs (number of a text, score), the best first.
 
-        A text with more of the terms is better, then one with a higher score, then an earlier one.
+        Texts are ordered by the number of terms they have, then by score, then by number.
 
         Args:
-            terms: what is searched: one collection for each term, of the tokens that mean the same.
-            limit: the number of texts to return at most.
+            terms: the terms to find; each is a collection of tokens with the same meaning.
+            limit: the largest number of texts to return.
             min_share: a text must have more than this share of the terms.
         """
         scores = np.zeros(self.num_texts)
@@ -195,7 +195,7 @@ class Bm25:
                     has_term[self._texts[span]] = True
             matches += has_term
         numbers = np.flatnonzero(matches > min_share * len(terms))
-        order = np.lexsort((-scores[numbers], -matches[numbers]))  # which is stable
+        order = np.lexsort((-scores[numbers], -matches[numbers]))  # stable
         best = numbers[order[:limit]]
         return list(zip(best.tolist(), scores[best].tolist(), strict=True))
 
@@ -214,7 +214,7 @@ def tokenize(text: str) -> list[str]:
 
 
 class _Separators(dict[int, str]):
-    """What each character becomes before a text is split; filled as characters come."""
+    """Maps a character's code to its text before the split; filled as characters come."""
 
     def __init__(self) -> None:
         self.alone: set[str] = set()  # characters that are tokens

@@ -7,8 +7,8 @@
             head, _, word = query.partition("length of ")
             return [] if head or not word else [str(len(word))]
 
-A tool is configured as everything else is: annotated attributes are its parameters, and `setup`
-prepares what its calls need.
+A tool is configured like everything else: annotated attributes are its parameters, and `setup`
+prepares its calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lingo.config.params import Configurable
 
 
 class Snippet(str):
-    """An answer of a tool that says where it is from; otherwise it is a plain string."""
+    """A tool's answer: a string that also names its source."""
 
     __slots__ = ("source",)
     source: str  # such as a URL; "" if only the tool is known
@@ -38,7 +38,7 @@ class Tool(Configurable, interface=True):
     """
 
     def prepare(self) -> None:
-        """Reads what calls need. A toolset does it before the first call, and waits for it."""
+        """Loads the data for calls. A toolset calls it before the first call, and waits for it."""
 
     def __call__(self, query: str) -> list[str]:
         """Returns the answers to a query; [] if the tool cannot parse it.

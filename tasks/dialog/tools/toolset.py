@@ -1,12 +1,13 @@
 """A toolset: every tool gets the query, and their answers are concatenated.
 
-A tool runs in a thread, and one that takes too long is abandoned: its thread goes on, since no
-thread can be stopped, but its answer is ignored. The number of abandoned calls of a tool is
-bounded: beyond it the tool is left out until one of them returns. A child process could be killed,
-but it would have to be started for each call, without what the tool has in memory; a fork of a
-process in which TensorFlow has started threads may hang by itself. So a tool that computes without
-end takes a core, and one that does so in C code without releasing Python's lock stops the program:
-a tool whose work is not bounded should start a process of its own.
+A tool runs in a thread. A call that takes too long is abandoned: its thread goes on, since threads
+cannot be stopped, but its answer is ignored. The number of a tool's abandoned calls is bounded; at
+the bound the tool is left out until one of them returns.
+
+A child process could be killed. But it would have to be started for each call, without the tool's
+data in memory; and a fork of a process in which TensorFlow has started threads may hang. So a tool
+that computes without end occupies a core, and if it does so in C code without releasing Python's
+lock, it stops the program: a tool whose work is not bounded should start its own process.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _log = logging.getLogger(__name__)
 
 
 class ToolCall(NamedTuple):
-    """What one tool did with a query."""
+    """One tool's call for a query."""
 
     tool: str  # name of its class
     query: str
     snippets: tuple[str, ...]  # its answers
-    error: str  # why it has none: an exception, or that it took too long; else ""
+    error: str  # the reason for no answers, an exception or a timeout; else ""
     seconds: float
 
 
@@ -46,7 +47,7 @@ class Toolset(Configurable):
 
     tools: list[Tool] = [Calculator, Translator, Retrieval]
     timeout_seconds: float = 2.0  # of each tool
-    max_abandoned: int = 4  # calls of a tool that may still run after their time
+    max_abandoned: int = 4  # calls of a tool that may still run after their timeout
 
     def check(self) -> None:
         ranges.check_positive(self.p, "timeout_seconds", "max_abandoned")
@@ -58,14 +59,14 @@ class Toolset(Configurable):
         ]
 
     def __call__(self, query: str) -> list[str]:
-        """Returns the answers of all tools to a query, in the order of the tools; [] if none has.
+        """Returns the answers of all tools to a query, in the order of the tools.
 
         Several threads may call it at a time.
         """
         return [snippet for call in self.run(query) for snippet in call.snippets]
 
     def run(self, query: str) -> list[ToolCall]:
-        """Returns what each tool did with a query, in the order of the tools."""
+        """Returns each tool's call for a query, in the order of the tools."""
         return [runner.run(query) for runner in self._runners]
 
 
@@ -82,7 +83,7 @@ class _Runner:
     def run(self, query: str) -> ToolCall:
         with self._lock:
             if not self._is_prepared:
-                self._is_prepared = True  # a tool that cannot prepare says so at each call
+                self._is_prepared = True  # a tool that cannot prepare fails at each call
                 with contextlib.suppress(Exception):
                     self._tool.prepare()
             self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
@@ -102,7 +103,7 @@ class _Runner:
 
 
 class _Call(threading.Thread):
-    """One call of a tool; it does not keep the program from ending."""
+    """One call of a tool; it does not keep the program alive."""
 
     def __init__(self, tool: Tool, query: str) -> None:
         super().__init__(name=type(tool).__name__, daemon=True)
@@ -119,7 +120,7 @@ class _Call(threading.Thread):
 
 
 def _checked(answers: Any) -> tuple[str, ...]:
-    """Returns the answers of a tool; raises TypeError if they are no list of strings."""
+    """Returns the answers of a tool; raises TypeError unless they are a list of strings."""
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise TypeError(f"it returned {answers!r:.60}, not a list of strings")
     return tuple(answers)

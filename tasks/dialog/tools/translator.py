@@ -1,8 +1,8 @@
 """A translator of names and greetings.
 
-Names are from Unicode CLDR's tables, which Babel brings. CLDR has no greetings: `phrases.tsv`
-has some. It was written by hand for lingo, one usual form each; the place to look a form up is a
-phrasebook of Wikivoyage (https://en.wikivoyage.org/wiki/Phrasebooks).
+Names are from Unicode CLDR's tables, which come with Babel. CLDR has no greetings: `phrases.tsv`
+has some, written by hand for lingo, one usual form each. Wikivoyage's phrasebooks
+(https://en.wikivoyage.org/wiki/Phrasebooks) have further forms.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SYNONYMS = {"hi": "hello", "good day": "hello", "bye": "goodbye", "thanks": "th
 class Translator(Tool):
     """Answers `hello in French` with `Bonjour`, `Germany in Japanese` with `ドイツ`.
 
-    A query is a term in English and the English name of a language; Babel knows 340. Terms
-    are the names of languages, territories, currencies, units, months and days of the week, as
-    Unicode CLDR has them, and the greetings of `phrases.tsv`. A term that is in several tables has
-    an answer for each. The answer is [] for all else.
+    A query is a term in English and the English name of a language; Babel knows 340 languages.
+    Terms are Unicode CLDR's names of languages, territories, currencies, units, months and days of
+    the week, and the greetings of `phrases.tsv`. A term in several tables has an answer for each.
+    The answer is [] for everything else.
 
     Raises MissingPackage without Babel.
     """
@@ -54,7 +54,7 @@ class Translator(Tool):
 
 
 def _translate(term: str, code: str) -> Iterator[str]:
-    """Yields the translations of a term in lower case into the language of a code."""
+    """Yields the translations of a term, in lower case, into the language with a code."""
     phrases = _phrases().get(code) or _phrases().get(code.partition("_")[0], {})
     if phrase := phrases.get(_SYNONYMS.get(term, term)):
         yield Snippet(phrase, "lingo's table of phrases")
@@ -65,14 +65,14 @@ def _translate(term: str, code: str) -> Iterator[str]:
 
 @functools.cache
 def _phrases() -> Mapping[str, Mapping[str, str]]:
-    """Returns language, a code of CLDR's -> {phrase in English: phrase in the language}."""
+    """Returns CLDR's code of a language -> {phrase in English: phrase in the language}."""
     with PHRASES.open(encoding="utf-8", newline="") as file:
         return {row.pop("language"): row for row in csv.DictReader(file, delimiter="\t")}
 
 
 @functools.cache
 def _languages() -> Mapping[str, str]:
-    """Returns the English name of every language of Babel's, in lower case -> its code."""
+    """Returns the English name, in lower case, of each of Babel's languages -> its code."""
     from babel import Locale, localedata
 
     names = Locale("en").languages
@@ -85,7 +85,7 @@ _Key = str | int  # of an entry of a table: "de", "JPY", "length-meter", 1
 
 @functools.cache
 def _english_terms() -> Mapping[str, Mapping[str, _Key]]:
-    """Returns every English name in lower case -> {table: key} of the entries with this name."""
+    """Returns every English name, in lower case -> {table: key} of the entries with the name."""
     from babel import Locale
 
     english = Locale("en")
@@ -106,7 +106,7 @@ def _english_terms() -> Mapping[str, Mapping[str, _Key]]:
 
 
 def _name(table: str, key: Any, code: str) -> str:
-    """Returns the name of an entry in the language of a code; "" if CLDR does not know it."""
+    """Returns the name of an entry in the language with a code; "" if CLDR has none."""
     from babel import Locale
     from babel.units import format_unit, get_unit_name
 

@@ -240,7 +240,7 @@ MISTAKES = [
     # ---- sizes
     (f"{TRAIN} --profile_steps=5000:5001", "the run does the steps from 0 to 1200: choose some"),
     (f"{TRAIN} --set=runtime=Mesh(data=0)", "runtime: data=0 is not positive"),
-    (f"{TRAIN} --set=runtime=Replicated(devices=[])", r"devices=\[\] is 'all', or names each"),
+    (f"{TRAIN} --set=runtime=Replicated(devices=[])", r"devices=\[\]: write 'all', or a list that"),
     (f"{TRAIN} --set=steps_per_loop=0", "steps_per_loop=0 is not positive"),
     (f"{TRAIN} --set=optimizer.beta1=1.5", r"beta1=1.5 is not in \[0, 1\)"),
     (f"{TRAIN} --set=exp.num_layers=0", "num_layers=0 is not a positive multiple of the 1 layers"),

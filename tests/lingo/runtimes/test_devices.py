@@ -17,8 +17,8 @@ from tests.lingo.runtimes.child import printed
 
 
 def test_the_advice_is_one_that_can_be_followed():
-    assert advise_devices(4096) == "--devices=4096 makes so many of the processor"
-    assert advise_devices(4097) == "--devices makes at most 4096 of the processor"
+    assert advise_devices(4096) == "--devices=4096 makes 4096 of the CPU"
+    assert advise_devices(4097) == "--devices makes at most 4096 of the CPU"
 
 
 @pytest.mark.parametrize("kind", [Mesh, TpuMesh])
@@ -100,7 +100,7 @@ def test_a_mesh_without_the_gpus_of_the_machine_is_refused_unless_asked_for():
         "print(engine.device_mesh(topology).size)\n"
     )
     refused, size = printed("-c", code).splitlines()
-    assert "2 GPUs of TensorFlow would be idle: pip install 'lingo-tf[mesh-gpu]'" in refused
+    assert "2 GPUs that TensorFlow sees would be idle: pip install 'lingo-tf[mesh-gpu]'" in refused
     assert size == "1"
 
 

@@ -198,7 +198,7 @@ def test_replicas_keep_chunks_of_slots_but_whole_gradients():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"data": 2}, "is of weights that shard_update=True gathers: set both"),
+        ({"data": 2}, "is for weights that shard_update=True gathers: set both"),
         ({"data": 2, "shard_update": True, "shard_weights": True}, "take one of the two"),
         ({"model": 2, "shard_update": True}, r"no devices share a batch \(model=2\)"),
     ],

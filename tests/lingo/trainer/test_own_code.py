@@ -363,7 +363,7 @@ LOSS = "tf.reduce_sum(self.errors(batch))}"
 )
 def test_a_loss_that_is_not_a_sum_is_refused(tmp_path, loss, times, runtime):
     error = refusal(tmp_path, (LOSS, loss + "}"), runtime=RUNTIMES[runtime])
-    assert "Fit: the loss 'loss' is not a sum over examples: of twice as many" in error
+    assert "Fit: the loss 'loss' is not a sum over examples: over twice as many" in error
     assert f"it is {times} times as large, not 2 times" in error
     assert "loss_denominators" in error
 
@@ -371,7 +371,7 @@ def test_a_loss_that_is_not_a_sum_is_refused(tmp_path, loss, times, runtime):
 def test_a_mean_of_keras_is_refused(tmp_path):
     loss = "tf.keras.losses.MeanSquaredError()(batch['x'], self.body(batch['x']))"
     error = refusal(tmp_path, (LOSS, loss + "}"))
-    assert "the loss 'loss' is not a sum over examples: of twice as many, it is 1 times" in error
+    assert "the loss 'loss' is not a sum over examples: over twice as many, it is 1 times" in error
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_a_model_whose_dialogs_share_no_prefix_does_not_rate(tmp_path, draw) -> 
     other = Model(write(tmp_path / "dialogs.jsonl", CASUAL), draw, shares_prefix=False)
     with pytest.raises(ParamError, match="shares_prefix=True; this one has none"):
         rate(other, responses(TEXTS))
-    with pytest.raises(ParamError, match="object: a model rates candidates if"):
+    with pytest.raises(ParamError, match="object: to rate candidates, a model needs"):
         rating_input(object())
 
 

@@ -211,8 +211,8 @@ def test_attention_to_the_token_that_is_to_be_predicted_is_refused(mask: Any) ->
     ],
 )
 def test_routing_by_later_tokens_is_refused(router: Params, stack: type[Stack]) -> None:
-    where = r"layers/\S+/ffn/router: where this \w+Router sends a token depends on later ones"
-    with pytest.raises(ParamError, match=where + ".*; take a router where tokens choose"):
+    where = r"layers/\S+/ffn/router: this \w+Router routes a token by later tokens"
+    with pytest.raises(ParamError, match=where + ".*; take a router in which tokens choose"):
         sparse(router, stack).build()
 
 

@@ -158,7 +158,7 @@ DAMAGED = {
     "no charset": (text_catalog({}, header("zip")), "the charset 'zip': none is known"),
     "quadratic codec": (text_catalog({}, header("punycode")), "the charset 'punycode'"),
     "code as charset": (text_catalog({}, header("unicode_escape")), "the charset 'unicode_escape'"),
-    "binary": (b"\x7fELF\0\0\0", "neither a compiled catalog of gettext's nor text"),
+    "binary": (b"\x7fELF\0\0\0", "neither a compiled gettext catalog nor text"),
     "prose": ("It was a dark night.", "line 1: neither a keyword nor a string: 'It was"),
     "open quote": ('msgid "a\nmsgstr "b"', "line 1: a string without its closing quote"),
     "open escape": ('msgid "a\\"\nmsgstr "b"', "line 1: a string without its closing quote"),

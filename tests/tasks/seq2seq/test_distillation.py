@@ -111,7 +111,7 @@ def test_the_teacher_predicts_as_in_evaluation_and_adds_no_loss_of_its_own(draw:
 
 
 def test_what_distillation_cannot_do_is_refused() -> None:
-    with pytest.raises(ParamError, match="chunk_size=2: distillation has the logits of all"):
+    with pytest.raises(ParamError, match="chunk_size=2, but distillation needs all positions'"):
         task().set(chunk_size=2).build()
     with pytest.raises(ParamError, match="teacher_share"):
         task(teacher_share=1.5).build()

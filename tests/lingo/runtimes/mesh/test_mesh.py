@@ -237,7 +237,7 @@ def test_a_state_gives_its_memory_to_the_next(experiment, text):
     trained(built, several, [1])
     assert all(array.is_deleted() for array in jax.tree.leaves((old.weights, old.slots)))
     several._state = old
-    with pytest.raises(ProgramError, match="given away to a step that failed"):
+    with pytest.raises(ProgramError, match="a step that failed has reused its memory"):
         several.state()
 
 

@@ -153,7 +153,7 @@ def test_two_processes_that_update_chunks_save_each_element_of_slots_once(worker
 
 def test_a_process_that_has_chunks_does_not_return_the_state_alone(workers):
     assert [one["alone"] for one in workers] == [
-        "parts of the state are in other processes only"
+        "parts of the state are only in other processes"
     ] * 2
 
 

@@ -207,8 +207,14 @@ def test_pieces_of_slots_are_lost_with_their_chips_and_the_run_goes_back_as_by_a
         ({"shape": [32, 32]}, "has 1,024 chips: 256 at most are simulated"),
         ({"shape": [4, 0]}, "a size of 1 or more for each axis"),
         ({"holes": ["2x2"]}, "the hole '2x2' is not written as"),
-        ({"failures": {"x": "2x2@1,1"}}, "failures has 'x' in place of the steps done before"),
-        ({"failures": {"0": "2x2@1,1"}}, "failures has '0' in place of the steps done before"),
+        (
+            {"failures": {"x": "2x2@1,1"}},
+            "failures has 'x' where the number of steps before belongs",
+        ),
+        (
+            {"failures": {"0": "2x2@1,1"}},
+            "failures has '0' where the number of steps before belongs",
+        ),
         ({"failures": {"5": "2x2@3,3"}}, "'2x2@3,3' is not inside a 4 x 4 torus"),
         ({"links": "mesh", "failures": {"5": "2x2@3,3"}}, "'2x2@3,3' is not inside a 4 x 4 mesh"),
         ({"failures": {"5": "4x4@0,0"}}, "leave no chip"),

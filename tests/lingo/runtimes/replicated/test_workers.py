@@ -35,7 +35,7 @@ def test_all_meet_whoever_comes_last():
 @pytest.mark.parametrize(("index", "missing"), [(0, 1), (1, 0)])
 def test_one_that_does_not_come_is_named(index, missing):
     workers = tuple(free_addresses(2))
-    with pytest.raises(LostWorker, match=rf"worker {missing} \(127.0.0.1:.*\) did not come"):
+    with pytest.raises(LostWorker, match=rf"worker {missing} \(127.0.0.1:.*\) did not connect"):
         meet(Cluster(workers, index), timeout_seconds=0.5)
 
 
