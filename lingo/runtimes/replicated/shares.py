@@ -95,8 +95,8 @@ def check_statistics(learner: Learner, shares: Shares, size: int, *, xla: bool =
         name = layer.path or type(layer).__name__
         if size % (num * parts):
             raise ParamError(
-                f"runtime: {size} examples are not {num * parts} equal parts, for {num} replicas"
-                f" with {parts} parts each, and statistics of {name} would count the padding:"
+                f"runtime: {size} examples do not divide into {num * parts} equal parts, for {num}"
+                f" replicas with {parts} each, and statistics of {name} would count the padding:"
                 f" train_input.batch_size has to be a multiple of {num * parts}",
                 "runtime",
             )

@@ -119,7 +119,9 @@ def test_metrics_are_of_each_example_once(monkeypatch: pytest.MonkeyPatch, is_st
 
 @pytest.mark.parametrize("found", [{}, {"labels": np.ones([3, 2], int)}])
 def test_outputs_of_other_names_or_shapes_are_told(monkeypatch: pytest.MonkeyPatch, found) -> None:
-    with pytest.raises(ExportError, match=r"predict is not .*: its outputs have other names or sh"):
+    with pytest.raises(
+        ExportError, match=r"predict does not compute .*: its outputs have other names or sh"
+    ):
         check_labels(monkeypatch, found, is_static=False)
 
 

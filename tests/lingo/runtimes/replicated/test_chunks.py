@@ -87,7 +87,7 @@ def test_one_replica_gathers_no_weights_and_others_only_after_an_update_in_chunk
     runtime = Replicated.params(shard_update=True, gather_dtype="bfloat16").build()
     with pytest.raises(ParamError, match="one replica gathers no weights"):
         runtime.start(one, initial_state(one))
-    with pytest.raises(ParamError, match="of weights that shard_update=True gathers: set both"):
+    with pytest.raises(ParamError, match="is for weights that shard_update=True gathers: set both"):
         Replicated.params(gather_dtype="bfloat16").build()
 
 

@@ -48,9 +48,7 @@ def check(
 )
 @pytest.mark.parametrize("statistics_over", [None, 1, 2])
 def test_rows_that_fill_replicas_up_would_be_counted(size, replicas, parts, statistics_over):
-    message = (
-        f"runtime: {size} examples are not .* for {replicas} replicas and .*model/layers/0/norm"
-    )
+    message = f"{size} examples do not divide into .* for {replicas} replicas .*model/layers/0/norm"
     with pytest.raises(ParamError, match=message):
         check(size, statistics_over, replicas=replicas, parts=parts)
 
