@@ -45,6 +45,16 @@ def load_font(size: int) -> Font:
     return ImageFont.load_default(size)
 
 
+def largest_font(text: str, *, width: int, size: int) -> Font:
+    """Returns the largest font up to a size with which a text fits into a width, in pixels.
+
+    The smallest font of `FONT_SIZES` may be too wide.
+    """
+    sizes = (size, *(smaller for smaller in FONT_SIZES if smaller < size))
+    fonts = (load_font(points) for points in sizes)
+    return next((f for f in fonts if f.getlength(text) <= width), load_font(sizes[-1]))
+
+
 def cut_name(name: str) -> str:
     """Cuts a name to at most 16 characters.
 

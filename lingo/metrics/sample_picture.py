@@ -18,8 +18,8 @@ from lingo.metrics.media import Image
 LEGEND = "Below each image its label, and the prediction: **blue** if it is right, **red** if not."
 
 _SIDE = 128  # pixels of the longer side of a shown image, about
-_COLUMNS = 8
-_FONT_SIZE = drawing.FONT_SIZES[1]
+_COLUMNS = 4  # TensorBoard shows a picture some 300 pixels wide: more columns have tiny captions
+_FONT_SIZE = 20
 
 TRUTH, PREDICTION = (0, 200, 80), (255, 120, 0)
 """Colours of boxes: green, orange."""
@@ -27,7 +27,7 @@ TRUTH, PREDICTION = (0, 200, 80), (255, 120, 0)
 BOX_LEGEND = "**Green**: the true boxes. **Orange**: the predicted ones, with their probabilities."
 
 _BOX_SIDE = 256  # pixels of the longer side of a shown image, about
-_BOX_COLUMNS = 4
+_BOX_COLUMNS = 2
 _LINE = 2  # pixels
 
 
@@ -38,7 +38,7 @@ def sample_image(
     predictions: Sequence[str],
     is_right: Sequence[bool] | np.ndarray,
 ) -> Image:
-    """Returns one picture of images, eight in a row.
+    """Returns one picture of images, four in a row.
 
     Args:
         images: [N, H, W, C], uint8, or floats from 0 (black) to 1; C is 1 or 3.
@@ -68,7 +68,7 @@ def _fit(image: Image) -> Picture.Image:
 
 def _draw_cell(picture: Picture.Image, lines: tuple[str, str], colour: np.ndarray) -> Picture.Image:
     """Returns an image with two lines below it, the second one in a colour, [3]."""
-    font, line_height = drawing.load_font(_FONT_SIZE), _FONT_SIZE + drawing.MARGIN // 2
+    line_height = _FONT_SIZE + drawing.MARGIN // 2
     width = max(picture.width, _SIDE) + drawing.MARGIN
     cell = drawing.blank_picture(
         (width, drawing.MARGIN + picture.height + 2 * line_height + drawing.MARGIN)
@@ -76,9 +76,9 @@ def _draw_cell(picture: Picture.Image, lines: tuple[str, str], colour: np.ndarra
     cell.paste(picture, ((width - picture.width) // 2, drawing.MARGIN))
     for i, (text, fill) in enumerate(zip(lines, ((0, 0, 0), tuple(colour.tolist())), strict=True)):
         position = (width / 2, drawing.MARGIN + picture.height + (i + 0.5) * line_height + 2)
-        ImageDraw.Draw(cell).text(
-            position, drawing.cut_name(text), fill=fill, font=font, anchor="mm"
-        )
+        name = drawing.cut_name(text)
+        font = drawing.largest_font(name, width=width, size=_FONT_SIZE)
+        ImageDraw.Draw(cell).text(position, name, fill=fill, font=font, anchor="mm")
     return cell
 
 
@@ -95,7 +95,7 @@ class Boxes(NamedTuple):
 def box_image(
     images: np.ndarray, *, truths: Sequence[Boxes], predictions: Sequence[Boxes]
 ) -> Image:
-    """Returns one picture of images with boxes, four in a row.
+    """Returns one picture of images with boxes, two in a row.
 
     The names of true boxes are above their tops, the names of predicted boxes below their bottoms.
 

@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.ops.scope import one_scope
 
+_SCOPE = "random"  # of operations: TensorBoard's graph shows them as one box of each layer
 _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads small integers
 
 
@@ -88,13 +90,14 @@ def fold(key: Key, data: Any) -> Key:
     """
     if _on_host(key) and not _is_tensor(data):
         return Key(*_fold_numpy(key, data))
-    if _is_tensor(data):
-        word = _mix_tf(_tf_word(data) + tf.constant(_GOLDEN, tf.uint32))
-    else:  # most parts of a path are ints: mixing them on the host saves a third of the operations
-        word = tf.constant(_spread(data))
-    high, low = _tf_word(key.high), _tf_word(key.low)
-    high = _mix_tf(tf.bitwise.bitwise_xor(high, word))
-    return Key(high, _mix_tf(low + high))
+    with one_scope(_SCOPE):
+        if _is_tensor(data):
+            word = _mix_tf(_tf_word(data) + tf.constant(_GOLDEN, tf.uint32))
+        else:  # most parts of a path are ints: mixing them on the host saves a third of the ops
+            word = tf.constant(_spread(data))
+        high, low = _tf_word(key.high), _tf_word(key.low)
+        high = _mix_tf(tf.bitwise.bitwise_xor(high, word))
+        return Key(high, _mix_tf(low + high))
 
 
 def bits(key: Key, *sizes: Any, part: Part | None = None) -> Any:
@@ -117,16 +120,17 @@ def bits(key: Key, *sizes: Any, part: Part | None = None) -> Any:
     part = Part((), ()) if part is None else part
     first = len(sizes) - len(part.sizes)
     starts, wholes = [0] * first + [*part.starts], [*sizes[:first], *part.sizes]
-    counter = tf.constant(0, tf.uint32)
-    for size, start, whole in zip(sizes, starts, wholes, strict=True):
-        positions = (
-            tf.range(size) if isinstance(start, int) and not start else tf.range(size) + start
-        )
-        digit = tf.cast(positions, tf.uint32)
-        counter = tf.expand_dims(counter, -1) * tf.cast(whole, tf.uint32) + digit
-    words: list[Any] = [tf.convert_to_tensor(word) for word in key]
-    high, low = (word[(..., *[None] * len(sizes))] for word in words)
-    return _mix_tf(_mix_tf(counter + high) + low)
+    with one_scope(_SCOPE):
+        counter = tf.constant(0, tf.uint32)
+        for size, start, whole in zip(sizes, starts, wholes, strict=True):
+            positions = (
+                tf.range(size) if isinstance(start, int) and not start else tf.range(size) + start
+            )
+            digit = tf.cast(positions, tf.uint32)
+            counter = tf.expand_dims(counter, -1) * tf.cast(whole, tf.uint32) + digit
+        words: list[Any] = [tf.convert_to_tensor(word) for word in key]
+        high, low = (word[(..., *[None] * len(sizes))] for word in words)
+        return _mix_tf(_mix_tf(counter + high) + low)
 
 
 def host_bits(key: Key, start: int, count: int) -> np.ndarray:

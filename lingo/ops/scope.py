@@ -18,6 +18,14 @@ def gradient_scope() -> str:
     return f"gradient_tape/{here}/" if here else "gradient_tape/"
 
 
+def one_scope(name: str) -> contextlib.AbstractContextManager[Any]:
+    """Opens a name scope in the current one, the same one each time: no `name_1`."""
+    here = tf.get_current_name_scope()
+    if f"/{here}".endswith(f"/{name}"):
+        return contextlib.nullcontext()
+    return tf.name_scope(f"{here}/{name}/" if here else f"{name}/")
+
+
 def on_device(device: str | None) -> contextlib.AbstractContextManager[Any]:
     """Places the operations created inside on a device; None changes nothing."""
     # tf.device(None) would undo the device that a replica has set

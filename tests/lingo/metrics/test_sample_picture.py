@@ -27,8 +27,8 @@ def test_floats_are_shades_from_black_to_white():
     np.testing.assert_array_equal(floats.pixels, picture(levels).pixels)
 
 
-@pytest.mark.parametrize(("size", "columns", "rows"), [(1, 1, 1), (8, 8, 1), (9, 8, 2)])
-def test_eight_images_are_in_a_row(size, columns, rows):
+@pytest.mark.parametrize(("size", "columns", "rows"), [(1, 1, 1), (4, 4, 1), (5, 4, 2)])
+def test_four_images_are_in_a_row(size, columns, rows):
     pixels = picture(np.zeros([size, 300, 200, 3], np.uint8)).pixels
     one = picture(np.zeros([1, 300, 200, 3], np.uint8)).pixels
     assert pixels.shape[:2] == (rows * one.shape[0], columns * one.shape[1])
@@ -39,8 +39,18 @@ def test_a_prediction_is_blue_if_it_is_right_and_red_if_not():
     image = np.zeros([1, 8, 8, 1], np.uint8)
     for is_right, colour in ((True, RIGHT), (False, WRONG)):
         pixels = picture(image, predictions=["MMMMM"], is_right=[is_right]).pixels
-        second_line = pixels[-MARGIN - 16 : -MARGIN].reshape(-1, 3)
+        second_line = pixels[-MARGIN - 23 : -MARGIN].reshape(-1, 3)
         assert (second_line == colour).all(-1).sum() > 10
+
+
+@pytest.mark.parametrize(("name", "height"), [("W", 14), ("W" * 16, 5)])
+def test_a_caption_is_as_large_as_fits(name, height):
+    image = np.full([1, 8, 8, 1], 255, np.uint8)
+    ink = (picture(image, labels=[name], predictions=[""]).pixels < 128).all(-1)
+    rows, columns = np.nonzero(ink)
+    assert np.ptp(rows) == pytest.approx(height, abs=2)
+    assert columns.min() > 0
+    assert columns.max() < ink.shape[1] - 1
 
 
 BOX_SIDE = 256  # pixels
@@ -78,7 +88,7 @@ def test_names_are_inside_the_picture_also_of_boxes_at_its_border(field):
     assert np.ptp(where[:, 0]) > 8  # its height
 
 
-@pytest.mark.parametrize(("size", "columns", "rows"), [(1, 1, 1), (4, 4, 1), (5, 4, 2)])
-def test_four_images_are_in_a_row(size, columns, rows):
+@pytest.mark.parametrize(("size", "columns", "rows"), [(1, 1, 1), (2, 2, 1), (3, 2, 2)])
+def test_two_images_with_boxes_are_in_a_row(size, columns, rows):
     pixels = boxed(np.zeros([size, 128, 64, 3], np.float32))
     assert pixels.shape == (rows * (BOX_SIDE + MARGIN), columns * (BOX_SIDE // 2 + MARGIN), 3)
