@@ -26,7 +26,7 @@ _STATEMENT = re.compile(
 )
 
 
-class Place(NamedTuple):
+class ClassFile(NamedTuple):
     """The module and file of a `class` statement."""
 
     module: str
@@ -53,16 +53,16 @@ class Classes:
         self._original: Classes | None = None  # set in a copy, which shares its `places`
 
     @functools.cached_property
-    def places(self) -> dict[str, list[Place]]:
+    def places(self) -> dict[str, list[ClassFile]]:
         """Name -> places of each class with bases at the top level of a file of the roots."""
         if self._original is not None:
             return self._original.places
-        found: defaultdict[str, list[Place]] = defaultdict(list)
+        found: defaultdict[str, list[ClassFile]] = defaultdict(list)
         for package, directories in {**self.roots.packages, "params": self.roots.params}.items():
             for directory in directories:
                 for file, parts in roots_.files(directory):
                     for name in _STATEMENT.findall(roots_.source(file)):
-                        found[name.decode()].append(Place(".".join([package, *parts]), file))
+                        found[name.decode()].append(ClassFile(".".join([package, *parts]), file))
         return dict(found)
 
     def with_modules(self, modules: Iterable[ModuleType]) -> Classes:
@@ -125,7 +125,7 @@ class Classes:
         """Returns the name of every class that may be configurable."""
         return sorted({*self.places, *(name for m in self.modules for name in _own_classes(m))})
 
-    def subclasses(self, base: type[Configurable]) -> dict[str, Place]:
+    def subclasses(self, base: type[Configurable]) -> dict[str, ClassFile]:
         """Returns the classes that inherit from a class, by name, without importing them.
 
         If two classes have the same name, it returns the first.
@@ -171,12 +171,12 @@ class Classes:
         found = importing.import_module(where, file, self.roots)
         return _own_classes(found).get(name)
 
-    def _places(self, module: str, name: str) -> list[Place]:
+    def _places(self, module: str, name: str) -> list[ClassFile]:
         """Returns the places of a name, in a module if one is given."""
         places = self.places.get(name, [])
         return [place for place in places if module in ("", place.module, place.file.name)]
 
-    def _is_local(self, place: Place) -> bool:
+    def _is_local(self, place: ClassFile) -> bool:
         return self.roots.local is not None and place.file.is_relative_to(self.roots.local)
 
 

@@ -129,7 +129,7 @@ class File(NamedTuple):
             raise DataError(f"{self.path} has changed since this run listed its documents.")
 
 
-class Place(NamedTuple):
+class FilePattern(NamedTuple):
     """Where files of a source are."""
 
     root: str  # a directory
@@ -150,7 +150,7 @@ def open_file(path: str) -> Iterator[BufferedReader]:
 # ---- listing -----------------------------------------------------------------------------------
 
 
-def list_files(places: Sequence[Place]) -> list[File]:
+def list_files(places: Sequence[FilePattern]) -> list[File]:
     """Returns the files of some places, sorted by name.
 
     A directory that matches is skipped, unless a file was meant: its name is a shard's, or the
@@ -175,7 +175,7 @@ def list_files(places: Sequence[Place]) -> list[File]:
     return files
 
 
-def _match_pattern(place: Place) -> list[str]:
+def _match_pattern(place: FilePattern) -> list[str]:
     """Returns the paths below a place's root that match its pattern, each once.
 
     Unlike in `glob.glob`, `**` enters a directory only once, however many links lead to it.
@@ -185,7 +185,7 @@ def _match_pattern(place: Place) -> list[str]:
     return sorted(set(_match_parts(place.root, "", parts)))
 
 
-def describe_place(place: Place) -> str:
+def describe_place(place: FilePattern) -> str:
     """Returns a sentence on what is at a place, for the message that no file matches."""
     path = os.path.join(place.root, place.pattern)
     if _is_directory(path):
@@ -279,7 +279,7 @@ def entries(folder: str) -> list[os.DirEntry[str]]:
         raise DataError(f"{folder} cannot be listed: {error.strerror}.") from error
 
 
-def _file(place: Place, name: str) -> File | None:
+def _file(place: FilePattern, name: str) -> File | None:
     path = os.path.join(place.root, name)
     with _explain_errors(path):
         status = os.stat(path)
@@ -292,7 +292,7 @@ def _file(place: Place, name: str) -> File | None:
     return File(name, path, status.st_size, status.st_mtime_ns)
 
 
-def _is_in_place_of_file(place: Place, name: str) -> bool:
+def _is_in_place_of_file(place: FilePattern, name: str) -> bool:
     """Returns whether a directory that matches a place's pattern has a name meant for a file."""
     last = os.path.basename(place.pattern)
     is_any_name = glob.has_magic(last) and os.path.splitext(last)[1] in ("", ".*")
@@ -321,7 +321,7 @@ def refuse_empty(file: File) -> None:
         raise DataError(f"{file.path} is empty: write it again, or leave it out of the pattern.")
 
 
-def _check_shards(place: Place, names: Iterable[str]) -> None:
+def _check_shards(place: FilePattern, names: Iterable[str]) -> None:
     """Raises DataError if shards (name-00002-of-00005) that match the pattern are missing."""
     matches_pattern = re.compile(fnmatch.translate(os.path.basename(place.pattern))).match
     sets: dict[tuple[str, str, str], set[int]] = {}

@@ -23,7 +23,7 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.base.types import FilePath
 from lingo.config.params import Configurable, ParamError, fields
-from lingo.data.files import DataError, File, Place, Read, blocks, describe_place, list_files
+from lingo.data.files import DataError, File, FilePattern, Read, blocks, describe_place, list_files
 
 
 class Splittable(Configurable):
@@ -75,7 +75,7 @@ class RecordSource(Splittable, interface=True):
     longest_bytes: ClassVar[int] = (1 << 31) - 1  # the limit of a tf.train.Example
     checksums: ClassVar[bool] = False  # records have them, so that they reveal a compressed file
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[FilePattern]:
         """Returns where the files are; raises DataError if there is no such place."""
         raise NotImplementedError(f"{type(self).__name__} has no places")
 
@@ -145,8 +145,8 @@ class InstalledSource(RecordSource):
         super().check()
         _check_package(self.p.package)
 
-    def places(self) -> list[Place]:
-        return [Place(_package_directory(self.p.package), self.p.pattern)]
+    def places(self) -> list[FilePattern]:
+        return [FilePattern(_package_directory(self.p.package), self.p.pattern)]
 
 
 class PythonPackages(RecordSource):
@@ -161,8 +161,8 @@ class PythonPackages(RecordSource):
         for package in self.p.packages:
             _check_package(package)
 
-    def places(self) -> list[Place]:
-        return [Place(_package_directory(p), "**/*.py", f"{p}/") for p in self.p.packages]
+    def places(self) -> list[FilePattern]:
+        return [FilePattern(_package_directory(p), "**/*.py", f"{p}/") for p in self.p.packages]
 
 
 class MatchingFiles(RecordSource):
@@ -177,15 +177,17 @@ class MatchingFiles(RecordSource):
         if "\0" in self.p.pattern:
             raise ParamError(f"pattern={self.p.pattern!r}: no path has a NUL character in it")
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[FilePattern]:
         """Returns the one place of a path or glob; its root ends before the first wildcard."""
         whole = os.path.expanduser(self.p.pattern)
         if os.path.lexists(whole):  # a name may hold a bracket
-            return [Place(os.path.dirname(whole) or ".", glob.escape(os.path.basename(whole)))]
+            return [
+                FilePattern(os.path.dirname(whole) or ".", glob.escape(os.path.basename(whole)))
+            ]
         root = whole
         while glob.has_magic(root) or root == whole:
             root = os.path.dirname(root)
-        return [Place(root or ".", os.path.relpath(whole, root or "."))]
+        return [FilePattern(root or ".", os.path.relpath(whole, root or "."))]
 
 
 class TextFiles(MatchingFiles):

@@ -112,7 +112,7 @@ class Beam(Decoding):
         lengths = np.arange(self.p.max_tokens + 1)
         return (((5 + lengths) / 6) ** self.p.length_penalty).astype(np.float32)
 
-    def _plan(self, batch: Mapping[str, tf.Tensor]) -> _Plan:
+    def _plan(self, batch: Mapping[str, tf.Tensor]) -> _BeamConstants:
         prompt_tokens = forced_tokens(batch, self)
         size, num_steps = size_of(prompt_tokens, 0), size_of(prompt_tokens, 1)
 
@@ -124,7 +124,7 @@ class Beam(Decoding):
         live = texts(self.p.num_beams, [0.0] + [_NONE] * (self.p.num_beams - 1))
         complete = texts(self.p.num_samples, [_NONE] * self.p.num_samples)
         num_new = self._max_tokens(batch)
-        return _Plan(
+        return _BeamConstants(
             prompt_tokens=tf.transpose(prompt_tokens),
             first=batch["rest_length"],
             last=batch["rest_length"] + num_new - 1,
@@ -170,7 +170,7 @@ class Beam(Decoding):
 
     def _extend(
         self,
-        plan: _Plan,
+        plan: _BeamConstants,
         index: tf.Tensor,
         search: _Search,
         logits: tf.Tensor,
@@ -216,7 +216,7 @@ class _Search(NamedTuple):
     is_done: tf.Tensor  # bool [B], whether no live text can become one of the S best any more
 
 
-class _Plan(NamedTuple):
+class _BeamConstants(NamedTuple):
     """Constants of the loop."""
 
     prompt_tokens: tf.Tensor  # int32 [T, B], of longer prompts; -1 where the search chooses
@@ -227,7 +227,7 @@ class _Plan(NamedTuple):
 
 
 def _candidates(
-    plan: _Plan, index: tf.Tensor, live: _Texts, logits: tf.Tensor
+    plan: _BeamConstants, index: tf.Tensor, live: _Texts, logits: tf.Tensor
 ) -> tuple[_Texts, tf.Tensor, tf.Tensor]:
     """Returns the 2 K best texts with one more token, their parents and their last tokens.
 

@@ -112,7 +112,7 @@ class Sampling(Decoding):
         del batch, token
         return is_done
 
-    def _plan(self, batch: Mapping[str, tf.Tensor], key: random.Key) -> _Plan:
+    def _plan(self, batch: Mapping[str, tf.Tensor], key: random.Key) -> _LoopConstants:
         num_samples, start = self.p.num_samples, size_of(batch["prefix"], 1)
         prompt_tokens = forced_tokens(batch, self)
         keys = random.fold(key, batch["rows"])
@@ -124,7 +124,7 @@ class Sampling(Decoding):
         def repeat(value: tf.Tensor) -> tf.Tensor:
             return tf.repeat(value, num_samples, axis=0)
 
-        return _Plan(
+        return _LoopConstants(
             prompt_tokens=tf.transpose(repeat(prompt_tokens)),
             uniform=tf.transpose(uniform),
             last=repeat(batch["rest_length"] + self.p.max_tokens - 1),
@@ -140,7 +140,7 @@ class _NextTokens(NamedTuple):
     is_done: tf.Tensor  # bool [B*S], whether the text ends here or before
 
 
-class _Plan(NamedTuple):
+class _LoopConstants(NamedTuple):
     """Constants of the loop, whose step 0 is position C."""
 
     prompt_tokens: tf.Tensor  # int32 [R + N, B*S], of longer prompts; -1 where a row chooses

@@ -90,7 +90,7 @@ class Case(NamedTuple):
     is_evaluated: bool = True  # whether metrics are computed: the inputs are the whole batch's
 
 
-class Report(NamedTuple):
+class ExportCheck(NamedTuple):
     """The outcome of a check, for the manifest."""
 
     differences: dict[str, Difference]  # by signature
@@ -151,7 +151,7 @@ def make_cases(
 
 def check_export(
     folder: Path, loader: Loader, cases: Sequence[Case], run: Run, bound: Bound
-) -> Report:
+) -> ExportCheck:
     """Computes calls with the export in a folder and with its run, and compares the outputs.
 
     Raises ExportError if the export cannot be read, or differs more than the bound allows.
@@ -185,7 +185,7 @@ def check_export(
                 f" {bound.floats:.2g}), {difference.others:.2%} of integers and texts differ"
                 f" (allowed: {bound.others:.2%})"
             )
-    return Report(differences, _divide(before), _divide(after))
+    return ExportCheck(differences, _divide(before), _divide(after))
 
 
 def compute_alone(

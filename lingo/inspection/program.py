@@ -65,7 +65,7 @@ class Row(NamedTuple):
         return self._replace(tensors=tensors, bytes=num_bytes)
 
 
-class Report(NamedTuple):
+class ProgramReport(NamedTuple):
     """The report on a program."""
 
     program: CompiledProgram
@@ -96,7 +96,7 @@ class Report(NamedTuple):
         return sum(row.bytes for row in self.rows if row.phase == "update")
 
 
-def report(program: CompiledProgram, task: Layer) -> Report:
+def report(program: CompiledProgram, task: Layer) -> ProgramReport:
     """Returns the report on a program that computes a task.
 
     Raises UnreadableProgram if its text cannot be read.
@@ -121,7 +121,7 @@ def report(program: CompiledProgram, task: Layer) -> Report:
     updates = sum(count for name, count in counts if phases[name] == "update")
     everything = sum(count for _, count in counts)
     num = program.num_steps
-    return Report(
+    return ProgramReport(
         program,
         per_step,
         product_flops=products // num,
@@ -132,7 +132,7 @@ def report(program: CompiledProgram, task: Layer) -> Report:
     )
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: ProgramReport) -> dict[str, Any]:
     """Returns a report as JSON values; each layer has its own rows."""
     program = report.program
     return {
@@ -155,7 +155,7 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _tpu_json(report: Report) -> dict[str, Any]:
+def _tpu_json(report: ProgramReport) -> dict[str, Any]:
     return {
         "topology": report.program.topology,
         "cycles": report.cycles,
@@ -165,7 +165,7 @@ def _tpu_json(report: Report) -> dict[str, Any]:
     }
 
 
-def text(report: Report) -> str:
+def text(report: ProgramReport) -> str:
     """Returns a report as text: the largest rows first, equal layers as one, totals below."""
     program, rows = report.program, _fold_layers(report.rows)
     rows.sort(key=lambda row: (-row.bytes, -row.tensors))
@@ -187,7 +187,7 @@ def seconds(program: CompiledProgram) -> str:
     return f"seconds  {trace:.1f} to trace, {compiled:.1f} to compile\n"
 
 
-def _tpu(report: Report) -> list[str]:
+def _tpu(report: ProgramReport) -> list[str]:
     """Returns lines on the estimates of a TPU's compiler; [] for other compilers."""
     if not report.cycles:
         return []
@@ -200,7 +200,7 @@ def _tpu(report: Report) -> list[str]:
     ]
 
 
-def _update(report: Report) -> list[str]:
+def _update(report: ProgramReport) -> list[str]:
     """Returns lines on the share of the optimizer's update in a step; [] for an evaluation."""
     if not report.update_operations:
         return []
@@ -220,7 +220,7 @@ def _update(report: Report) -> list[str]:
     return lines
 
 
-def gradient_sums(report: Report) -> dict[str, int]:
+def gradient_sums(report: ProgramReport) -> dict[str, int]:
     """Returns how many tensors are summed for a sharded update, by the kind of collective.
 
     These are gradients and their norms: sums in the phases backward and update, along the axes

@@ -42,24 +42,24 @@ def coordinates(mesh: Topology, torus: Sequence[int]) -> np.ndarray:
     return result
 
 
-class Place(NamedTuple):
+class AxisPlacement(NamedTuple):
     """Where the devices along a mesh axis are: the box of the inner axes, repeated."""
 
     box: tuple[int, ...]  # devices of the box along each axis of the torus
     repeats: tuple[int, ...]  # how often the mesh axis repeats the box along each axis of the torus
 
 
-def places(mesh: Topology, torus: Sequence[int], *, num_inner: int = 1) -> list[Place]:
+def places(mesh: Topology, torus: Sequence[int], *, num_inner: int = 1) -> list[AxisPlacement]:
     """Returns the place of each mesh axis; the mesh has as many devices as the torus.
 
     The last `num_inner` axes of the torus, such as cores of a chip or switches inside each other,
     are filled first, from the last axis on.
     """
-    inner_first: list[Place] = []
+    inner_first: list[AxisPlacement] = []
     box = [1] * len(torus)
     for size in reversed(mesh.shape):
         repeats = _repeats(size, box, torus, num_inner)
-        inner_first.append(Place(tuple(box), tuple(repeats)))
+        inner_first.append(AxisPlacement(tuple(box), tuple(repeats)))
         box = [n * k for n, k in zip(box, repeats, strict=True)]
     return inner_first[::-1]
 

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from lingo.data.files import File, Place, Read
+from lingo.data.files import File, FilePattern, Read
 from lingo.data.index_cache import cache_folder
 from lingo.data.pairs.pair import PairSource, pair
 from lingo.data.record_source import DecodedRecords
@@ -30,7 +30,7 @@ class FactQuestions(DecodedRecords, PairSource):
 
     unit: ClassVar[str] = "line"
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[FilePattern]:
         """Returns the table, written at first use; raises MissingPackage without Babel."""
         rows = [
             f"{wording.format(**fact._asdict())}\t{fact.value}\n"
@@ -44,7 +44,7 @@ class FactQuestions(DecodedRecords, PairSource):
             with explain_write_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             write_bytes(path, content)
-        return [Place(str(folder), path.name)]
+        return [FilePattern(str(folder), path.name)]
 
     def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
         return lines(file, read)

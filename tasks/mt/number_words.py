@@ -13,7 +13,7 @@ from typing import ClassVar
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.epoch_order import permutation
-from lingo.data.files import File, Place, Read
+from lingo.data.files import File, FilePattern, Read
 from lingo.data.index_cache import cache_folder
 from lingo.data.pairs.pair import PairSource, pair
 from lingo.data.record_source import CorruptRecord, DecodedRecords
@@ -49,7 +49,7 @@ class NumberWords(DecodedRecords, PairSource):
         if self.p.num_numbers > LIMIT:
             raise ParamError(f"num_numbers={self.p.num_numbers}: there are only {LIMIT:,} numbers")
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[FilePattern]:
         """Returns the file of numbers; writes it if it does not exist."""
         path = cache_folder("number_words") / f"{self.p.num_numbers}.txt"
         with explain_write_errors(path):
@@ -57,7 +57,7 @@ class NumberWords(DecodedRecords, PairSource):
                 numbers = permutation(LIMIT, seed=0, epoch=0, name="numbers")[: self.p.num_numbers]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(path, "".join(f"{number}\n" for number in numbers.tolist()).encode())
-        return [Place(str(path.parent), path.name)]
+        return [FilePattern(str(path.parent), path.name)]
 
     def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
         return lines(file, read)

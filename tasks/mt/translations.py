@@ -24,7 +24,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from lingo.config import ranges
 from lingo.config.params import ParamError, suggest
-from lingo.data.files import DataError, File, Place, Read, describe_place, list_files
+from lingo.data.files import DataError, File, FilePattern, Read, describe_place, list_files
 from lingo.data.index_cache import cache_folder
 from lingo.data.pairs.pair import SEPARATOR, Part, pair
 from lingo.data.record_source import CorruptRecord
@@ -96,7 +96,7 @@ class Translations(PairLines):
         english = read(0, size).partition(SEPARATOR)[2]
         return [likeness(english.decode()).encode()]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[FilePattern]:
         """Returns a table per language; raises DataError if a language has no pair."""
         folder = write_tables(self._inputs())
         names = {path.stem for path in folder.iterdir()}
@@ -110,7 +110,7 @@ class Translations(PairLines):
                 )
         if not languages and not damaged:
             raise DataError(f"{self.p.pattern} has no translations from any language.")
-        return [Place(str(folder), f"{name}.tsv") for name in [*languages, *damaged]]
+        return [FilePattern(str(folder), f"{name}.tsv") for name in [*languages, *damaged]]
 
     def text(self, data: bytes, where: str) -> bytes:
         columns = data.decode().rstrip("\n").split("\t")
@@ -124,7 +124,7 @@ class Translations(PairLines):
     def _inputs(self) -> list[File]:
         root = os.path.expanduser(self.p.pattern)
         if os.path.isdir(root):
-            places = [Place(root, pattern) for pattern in _IN_A_FOLDER]
+            places = [FilePattern(root, pattern) for pattern in _IN_A_FOLDER]
         else:
             places = super().places()
         files = list_files(places)

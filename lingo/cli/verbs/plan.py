@@ -49,7 +49,7 @@ from lingo.inspection.plan.workload import missing_flops, workload
 from lingo.mesh.allreduce.cost import Cost, measure, write_picture
 from lingo.mesh.allreduce.execution import is_exact
 from lingo.mesh.allreduce.grid import Axis, Grid, make_grid
-from lingo.mesh.allreduce.plan import Plan
+from lingo.mesh.allreduce.plan import AllReducePlan
 from lingo.mesh.allreduce.planner import PLANNERS, make_plan, make_plans
 from lingo.mesh.topology import MAX_MESH_DEVICES
 from lingo.runtimes.devices import MAX_VIRTUAL_DEVICES
@@ -155,7 +155,7 @@ def run(options: Options) -> int:
         ranking = search.rank(load, estimator, hardware, options.devices)
     first = ranking.best[0].candidate
     examples = report.examples_of_host(hardware, load, estimator.rules(first.rules), first)
-    plan = report.Plan(
+    plan = report.MeshPlan(
         name=request.name,
         workload=load,
         hardware=hardware,
@@ -216,7 +216,7 @@ def _rate(options: Options, data: Input, num_examples: int) -> input_part.InputR
 
 
 def _print(
-    found: report.Report, comparisons: dict[str, list[report.Comparison]], options: Options
+    found: report.PlanReport, comparisons: dict[str, list[report.Comparison]], options: Options
 ) -> None:
     is_tpu = options.compiler == "tpu"
     if options.as_json:
@@ -262,7 +262,7 @@ def _check_file(flag: str, file: str, endings: Sequence[str]) -> None:
 
 
 def _verify(
-    plan: report.Plan, build: Build, options: Options
+    plan: report.MeshPlan, build: Build, options: Options
 ) -> dict[str, list[report.Comparison]]:
     """Compiles the fastest ways; returns way -> comparisons, in float32 except for TPUs."""
     found: dict[str, list[report.Comparison]] = {}
@@ -297,7 +297,7 @@ def _verify(
 
 
 class _Allreduce(NamedTuple):
-    plan: Plan
+    plan: AllReducePlan
     cost: Cost
 
 

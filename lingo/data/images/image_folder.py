@@ -7,7 +7,7 @@ import os
 
 from lingo.config.base.types import FilePath
 from lingo.config.params import ParamError
-from lingo.data.files import DataError, File, Place, entries
+from lingo.data.files import DataError, File, FilePattern, entries
 from lingo.data.images.encoded import EncodedImage, EncodedImages, check_classes, read_classes
 
 _EXTENSIONS = (".jpg", ".jpeg", ".png")
@@ -28,8 +28,8 @@ class ImageFolder(EncodedImages):
         if not self.p.folder:
             raise ParamError("folder is empty: give the folder that has a folder for each class")
 
-    def places(self) -> list[Place]:
-        return [Place(self._root, os.path.join("*", "**", "*"))]
+    def places(self) -> list[FilePattern]:
+        return [FilePattern(self._root, os.path.join("*", "**", "*"))]
 
     def files(self) -> list[File]:
         _ = self._labels  # first: its errors say more than "no file matches"

@@ -17,7 +17,7 @@ from typing import Any
 
 from lingo.config.base.types import FilePath
 from lingo.config.params import ParamError, suggest
-from lingo.data.files import DataError, File, Place, Read, open_file
+from lingo.data.files import DataError, File, FilePattern, Read, open_file
 from lingo.data.record_source import DecodedRecords
 from lingo.data.sources.tfrecord import one_string, parse_example, payload, records
 
@@ -36,7 +36,7 @@ class TfdsRecords(DecodedRecords):
         if not self.p.directory:
             raise ParamError("directory is empty: give the directory of a data set's version")
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[FilePattern]:
         if not self._shards:
             raise DataError(f"{self.path('dataset_info.json')}: {self.p.subset!r} has no shards.")
         missing = [name for name in self._shards if not os.path.isfile(self.path(name))]
@@ -45,7 +45,7 @@ class TfdsRecords(DecodedRecords):
                 f"{self.path(missing[0])} is not there: {len(missing)} of the"
                 f" {len(self._shards)} shards of {self.p.subset!r} are missing."
             )
-        return [Place(self._root, glob.escape(name)) for name in self._shards]
+        return [FilePattern(self._root, glob.escape(name)) for name in self._shards]
 
     def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
         number, expected = 0, self._shards[file.name]

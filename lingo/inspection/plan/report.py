@@ -47,7 +47,7 @@ def training(experiment: Experiment) -> Training:
     return Training(experiment.p.max_steps, tokens)
 
 
-class Plan(NamedTuple):
+class MeshPlan(NamedTuple):
     """The result of a search, and the experiment, hardware and prices that it is for."""
 
     name: str  # of the experiment
@@ -70,7 +70,7 @@ class Plan(NamedTuple):
 
 
 class Price(NamedTuple):
-    """The cost of a way, in the unit of `Plan.price`."""
+    """The cost of a way, in the unit of `MeshPlan.price`."""
 
     step: float
     million_examples: float
@@ -101,10 +101,10 @@ class Advice(NamedTuple):
     enough: int | None
 
 
-class Report(NamedTuple):
+class PlanReport(NamedTuple):
     """The content of a plan's text and JSON."""
 
-    plan: Plan
+    plan: MeshPlan
     ways: list[Way]  # the best of each mesh, as many as are shown
     faster: Way | None  # a way that is faster than all that fit, but too large
     advice: Advice | None  # if nothing fits
@@ -114,7 +114,7 @@ class Report(NamedTuple):
         return self.ways[0]
 
 
-def report(plan: Plan, estimator: Estimator, *, top: int) -> Report:
+def report(plan: MeshPlan, estimator: Estimator, *, top: int) -> PlanReport:
     """Returns the report on a plan, with the `top` best ways."""
     feasible, too_large, _ = plan.ranking
 
@@ -123,7 +123,7 @@ def report(plan: Plan, estimator: Estimator, *, top: int) -> Report:
 
     faster = min(too_large, key=lambda estimate: estimate.step_seconds, default=None)
     is_faster = faster and feasible and faster.step_seconds < feasible[0].step_seconds
-    return Report(
+    return PlanReport(
         plan=plan,
         ways=[describe(estimate) for estimate in plan.ranking.best[:top]],
         faster=describe(faster) if faster and is_faster else None,
@@ -141,7 +141,7 @@ def examples_of_host(hardware: Hardware, load: Workload, rules: Rules, way: Cand
     )
 
 
-def _way(plan: Plan, estimator: Estimator, estimate: Estimate) -> Way:
+def _way(plan: MeshPlan, estimator: Estimator, estimate: Estimate) -> Way:
     load, hardware, candidate = plan.workload, plan.hardware, estimate.candidate
     num_devices = candidate.mesh.num_devices
     needs = input_part(
@@ -164,14 +164,14 @@ def _way(plan: Plan, estimator: Estimator, estimate: Estimate) -> Way:
     return Way(estimate, fits, needs, seconds, all_seconds, hours, price)
 
 
-def _advice(plan: Plan, estimator: Estimator, smallest: Way) -> Advice:
+def _advice(plan: MeshPlan, estimator: Estimator, smallest: Way) -> Advice:
     num_devices = smallest.candidate.mesh.num_devices
     if not plan.is_own:  # all ways on this many devices are too large
         num_devices *= 2
     return Advice(smallest, least_devices(plan.workload, estimator, plan.hardware, num_devices))
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: PlanReport) -> dict[str, Any]:
     """Returns a report as JSON values."""
     plan, advice = report.plan, report.advice
     feasible, too_large, refusals = plan.ranking
@@ -203,7 +203,7 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _way_json(plan: Plan, way: Way) -> dict[str, Any]:
+def _way_json(plan: MeshPlan, way: Way) -> dict[str, Any]:
     estimate, candidate, need = way.estimate, way.candidate, way.input.need
     return {
         "settings": candidate.settings(plan.workload, plan.rules),

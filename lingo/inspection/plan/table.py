@@ -19,7 +19,7 @@ from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Estimate
 from lingo.inspection.plan.hardware import Hardware
 from lingo.inspection.plan.input_part import InputNeed, InputPart, InputRate
-from lingo.inspection.plan.report import Advice, Comparison, Plan, Report, Way
+from lingo.inspection.plan.report import Advice, Comparison, MeshPlan, PlanReport, Way
 from lingo.inspection.plan.workload import NUM_NAMED
 from lingo.inspection.weight_table import Columns, align_columns
 
@@ -29,7 +29,7 @@ IS_PREDICTION = (
 )
 
 
-def text(report: Report) -> str:
+def text(report: PlanReport) -> str:
     """Returns a report as text: the ways, then the bytes, seconds, input and cost of the first."""
     plan, first = report.plan, report.first
     blocks = [_header(plan, first)]
@@ -47,12 +47,12 @@ def text(report: Report) -> str:
     return "\n".join(blocks)
 
 
-def _num_ways(plan: Plan) -> int:
+def _num_ways(plan: MeshPlan) -> int:
     feasible, too_large, refusals = plan.ranking
     return len(feasible) + len(too_large) + sum(refusals.values())
 
 
-def _header(plan: Plan, first: Way) -> str:
+def _header(plan: MeshPlan, first: Way) -> str:
     load, hardware = plan.workload, plan.hardware
     lines = [
         f"{plan.name}: {count_text(load.batch_size, 'example')} a step, {3 * load.flops:.4g} FLOPs,"
@@ -87,7 +87,7 @@ def _some(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:NUM_NAMED]), *more])
 
 
-def _counts(plan: Plan) -> str:
+def _counts(plan: MeshPlan) -> str:
     feasible, too_large, refusals = plan.ranking
     refused = "".join(f"; {number:,} refused: {reason}" for reason, number in refusals.items())
     return (
@@ -163,7 +163,7 @@ def describe(candidate: Candidate) -> str:
     return ", ".join(texts)
 
 
-def _details(plan: Plan, way: Way) -> list[str]:
+def _details(plan: MeshPlan, way: Way) -> list[str]:
     """Returns blocks of text on a way's bytes, seconds, exchanges, input and cost."""
     estimate = way.estimate
     blocks = [
@@ -238,7 +238,7 @@ def _need(part: InputPart, rate: InputRate, need: InputNeed) -> list[str]:
     return lines
 
 
-def _cost(plan: Plan, way: Way) -> list[str]:
+def _cost(plan: MeshPlan, way: Way) -> list[str]:
     """Returns lines on the whole training and on prices."""
     steps, tokens = plan.training
     length = [count_text(steps, "step"), count_text(steps * plan.workload.batch_size, "example")]
@@ -321,7 +321,7 @@ def comparisons_text(comparisons: list[Comparison]) -> str:
 _MAX_WAYS = 10
 
 
-def write_picture(report: Report, path: Path) -> None:
+def write_picture(report: PlanReport, path: Path) -> None:
     """Writes a picture of the fastest ways: the bytes on a device and the time of a step.
 
     The path's ending gives the format: .png, .svg or .pdf.

@@ -173,7 +173,7 @@ def workload(experiment: Experiment) -> Workload:
     largest = max(stacks, key=lambda layer: calls[layer].flops, default=None)
     tables = [spec for spec in experiment.task.weights().values() if spec.axes[:1] == ("vocab",)]
     walk = _LayerWalk(calls, tables)
-    walk.add(experiment.task, _Place())
+    walk.add(experiment.task, _LayerContext())
     sizes = (math.prod(shape) * np.dtype(kind).itemsize for shape, kind in specs.values())
     return Workload(
         units=walk.units,
@@ -211,7 +211,7 @@ def _innermost_class(params: Any) -> type[Layer]:
     return params.cls
 
 
-class _Place(NamedTuple):
+class _LayerContext(NamedTuple):
     """Where a layer is in the tree."""
 
     shape: tuple[int, ...] = ()  # of the input of the nearest layer around it that counts FLOPs
@@ -237,7 +237,7 @@ class _LayerWalk:
         self._elementwise: set[int] = set()  # numbers of tensors that follow from kept tensors
         self._names: dict[Unit, Unit] = {}  # unit without a name -> unit with the first's name
 
-    def add(self, layer: Layer, place: _Place) -> None:
+    def add(self, layer: Layer, place: _LayerContext) -> None:
         """Adds the units of a layer and of all layers inside."""
         is_called = layer in self._calls
         if is_called and not isinstance(layer, Wrapper):
@@ -258,7 +258,7 @@ class _LayerWalk:
         for child in layer.inner_layers():
             self.add(child, inside)
 
-    def _add_residuals(self, layer: Layer, unit: Unit | None, place: _Place) -> None:
+    def _add_residuals(self, layer: Layer, unit: Unit | None, place: _LayerContext) -> None:
         """Adds the residuals of a layer."""
         residuals: list[Residual] | None = []
         if not place.is_covered:
@@ -300,7 +300,7 @@ class _LayerWalk:
         total = max(1, self._num_weights)
         return tuple((needed, number / total) for needed, number in self._order)
 
-    def _unit(self, layer: Layer, place: _Place) -> Unit | None:
+    def _unit(self, layer: Layer, place: _LayerContext) -> Unit | None:
         """Returns the unit of a layer; None if it has no products and no weights of its own."""
         weights = [spec for spec in layer.declarations() if spec.decay is None]
         shape, flops, _ = self._call(layer, place)
@@ -326,7 +326,7 @@ class _LayerWalk:
             logits=_num_logits(layer, shape, self._memory_length(layer)),
         )
 
-    def _call(self, layer: Layer, place: _Place) -> FlopsCall:
+    def _call(self, layer: Layer, place: _LayerContext) -> FlopsCall:
         """Returns the input of a layer's own products, and their FLOPs.
 
         Experts compute all slots, in one unit; their mixture has a product with a one-hot tensor

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from lingo.config.base.errors import check_package
 from lingo.config.params import ParamError
 from lingo.mesh.allreduce.grid import Grid, Route
-from lingo.mesh.allreduce.plan import Plan, Step
+from lingo.mesh.allreduce.plan import AllReducePlan, Step
 
 
 class Cost(NamedTuple):
@@ -48,7 +48,7 @@ class _StepCost(NamedTuple):
     seconds: float
 
 
-def measure(plan: Plan, num_elements: int, *, element_bytes: int = 4) -> Cost:
+def measure(plan: AllReducePlan, num_elements: int, *, element_bytes: int = 4) -> Cost:
     """Returns the cost for a payload of `num_elements`; raises ParamError if it is below 1."""
     if num_elements < 1:
         raise ParamError(f"a payload of {num_elements} elements: give 1 or more")
@@ -103,7 +103,7 @@ def _step_cost(
 Point = tuple[float, float]
 
 
-def write_picture(plan: Plan, cost: Cost, path: Path) -> None:
+def write_picture(plan: AllReducePlan, cost: Cost, path: Path) -> None:
     """Writes a picture, in the format of the path's ending: .png, .svg or .pdf.
 
     Each link is two lines, one for each direction; links that close a ring end in the margin.

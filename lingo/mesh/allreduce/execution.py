@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lingo.config.params import ParamError
-from lingo.mesh.allreduce.plan import Plan, Step, Transfers
+from lingo.mesh.allreduce.plan import AllReducePlan, Step, Transfers
 
 Payload = Literal["exact", "bfloat16"]
 Array = NDArray[Any]
 
 
 def execute(
-    plan: Plan,
+    plan: AllReducePlan,
     values: Array,
     *,
     payload: Payload = "exact",
@@ -60,7 +60,7 @@ def execute(
     return convert(state.reshape(num_positions, -1)[:, :num_elements])
 
 
-def _check(plan: Plan, values: Array, payload: str) -> None:
+def _check(plan: AllReducePlan, values: Array, payload: str) -> None:
     """Raises ParamError for values or a payload that `execute` does not take."""
     if payload not in get_args(Payload):
         raise ParamError(f"{payload=} is none of {', '.join(get_args(Payload))}")
@@ -90,7 +90,7 @@ def _run(state: Array, steps: Iterable[Step], convert: Callable[[Array], Array])
                 state[place] = message
 
 
-def owned_chunks(plan: Plan) -> dict[int, NDArray[np.int64]]:
+def owned_chunks(plan: AllReducePlan) -> dict[int, NDArray[np.int64]]:
     """Returns the chunks that each chip owns: it has their sums between reduce and gather.
 
     A chip owns the chunks that it receives and does not send.
@@ -104,7 +104,7 @@ def owned_chunks(plan: Plan) -> dict[int, NDArray[np.int64]]:
     return {chip: np.flatnonzero(owner == chip) for chip in np.unique(owner).tolist()}
 
 
-def is_exact(plan: Plan) -> bool:
+def is_exact(plan: AllReducePlan) -> bool:
     """Returns whether every healthy chip ends with each healthy chip's contribution exactly once.
 
     A contribution is a random 64-bit number for each chunk, so that a wrong sum is right by chance

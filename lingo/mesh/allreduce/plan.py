@@ -33,7 +33,7 @@ Step = tuple[Transfers, ...]
 """The messages that are sent at once, with the values from before the step."""
 
 
-class Plan(NamedTuple):
+class AllReducePlan(NamedTuple):
     """The steps that reduce; the steps that gather are their mirror."""
 
     name: str  # the planner's

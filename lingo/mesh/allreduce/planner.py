@@ -13,13 +13,20 @@ from numpy.typing import NDArray
 from lingo.config.params import ParamError, suggest
 from lingo.mesh.allreduce.cost import measure
 from lingo.mesh.allreduce.grid import Axis, Grid
-from lingo.mesh.allreduce.plan import Plan, Step, Transfers, merge_steps, ring_order, ring_steps
+from lingo.mesh.allreduce.plan import (
+    AllReducePlan,
+    Step,
+    Transfers,
+    merge_steps,
+    ring_order,
+    ring_steps,
+)
 from lingo.mesh.allreduce.ring import ring
 
 # ---- whole axes, all at once ---------------------------------------------------------------------
 
 
-def torus2d(grid: Grid) -> Plan:
+def torus2d(grid: Grid) -> AllReducePlan:
     """Returns the plan of all axes at once: each part of the payload has its own order of axes.
 
     Ying et al. 2018 (ResNet-50 at supercomputer scale), sec. 3.3: one half is reduced along Y, then
@@ -32,12 +39,12 @@ def torus2d(grid: Grid) -> Plan:
     return _plan_torus("torus2d", grid, 2)
 
 
-def torus3d(grid: Grid) -> Plan:
+def torus3d(grid: Grid) -> AllReducePlan:
     """Returns the plan of three axes; raises ParamError for holes or another number of axes."""
     return _plan_torus("torus3d", grid, 3)
 
 
-def _plan_torus(name: str, grid: Grid, num_axes: int) -> Plan:
+def _plan_torus(name: str, grid: Grid, num_axes: int) -> AllReducePlan:
     if len(grid.axes) != num_axes:
         raise ParamError(f"{name} needs {num_axes} axes, and {grid} is given")
     _check_whole(grid, name)
@@ -52,13 +59,13 @@ def _plan_torus(name: str, grid: Grid, num_axes: int) -> Plan:
             sign = direction if len(directions) > 1 else (-1) ** first
             walks.append(_Walk(dim, order[::sign]))
         parts.append(_scatter_along(grid.ids(), walks, len(parts) * grid.size))
-    return Plan(name, grid, len(parts) * grid.size, merge_steps(*parts))
+    return AllReducePlan(name, grid, len(parts) * grid.size, merge_steps(*parts))
 
 
 # ---- whole axes, one after the other -------------------------------------------------------------
 
 
-def multiring(grid: Grid) -> Plan:
+def multiring(grid: Grid) -> AllReducePlan:
     """Returns the plan of one axis after the other: each reduces the shard that the last one left.
 
     PowerAI DDL (Cho et al. 2017) has a list of dims d_1, d_2, ..., the fastest first. Chips
@@ -81,7 +88,7 @@ def multiring(grid: Grid) -> Plan:
     order = sorted(range(len(flat)), key=lambda i: (1 / flat[i].bandwidth, i))
     walks = [_Walk(i, ring_order(flat[i].size, is_closed=flat[i].kind != "line")) for i in order]
     ids = grid.ids().reshape([dim.size for dim in flat])
-    return Plan("multiring", grid, grid.size, tuple(_scatter_along(ids, walks, 0)))
+    return AllReducePlan("multiring", grid, grid.size, tuple(_scatter_along(ids, walks, 0)))
 
 
 def _factors(axis: Axis) -> list[int]:
@@ -131,7 +138,7 @@ def _check_whole(grid: Grid, name: str) -> None:
 # ---- pairs of rows -------------------------------------------------------------------------------
 
 
-def row_pairs(grid: Grid) -> Plan:
+def row_pairs(grid: Grid) -> AllReducePlan:
     """Returns the plan of rings of two rows, then along columns; other chips forward to them.
 
     Kumar and Jouppi 2020 (highly available pods), the two-dimensional scheme. Two adjacent rows
@@ -160,7 +167,7 @@ def row_pairs(grid: Grid) -> Plan:
     return min(plans, key=lambda plan: plan.num_steps)
 
 
-def _plan_pairs(grid: Grid, axis: int, pairs: NDArray[np.int64]) -> Plan:
+def _plan_pairs(grid: Grid, axis: int, pairs: NDArray[np.int64]) -> AllReducePlan:
     """Returns the plan for rings of pairs, [k, p], of lines that follow each other along `axis`."""
     num_pairs, p = pairs.shape
     forwarders = _Forwarders(grid, pairs)
@@ -174,7 +181,7 @@ def _plan_pairs(grid: Grid, axis: int, pairs: NDArray[np.int64]) -> Plan:
     across = ring_steps(
         pairs.T[:, order], firsts[:, None] + np.arange(num_pairs, dtype=np.int64), 1
     )
-    return Plan("row_pairs", grid, p * num_pairs, (*along_pairs, *across))
+    return AllReducePlan("row_pairs", grid, p * num_pairs, (*along_pairs, *across))
 
 
 def _whole_pairs(grid: Grid, axis: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -249,7 +256,7 @@ class _Forwarders:
 
 # ---- planners by name ----------------------------------------------------------------------------
 
-PLANNERS: dict[str, Callable[[Grid], Plan]] = {
+PLANNERS: dict[str, Callable[[Grid], AllReducePlan]] = {
     "ring": ring,
     "torus2d": torus2d,
     "torus3d": torus3d,
@@ -258,7 +265,7 @@ PLANNERS: dict[str, Callable[[Grid], Plan]] = {
 }
 
 
-def make_plan(name: str, grid: Grid) -> Plan:
+def make_plan(name: str, grid: Grid) -> AllReducePlan:
     """Returns the plan of a planner.
 
     Raises ParamError for an unknown name, or if the planner cannot plan the grid; the error then
@@ -277,7 +284,7 @@ def make_plan(name: str, grid: Grid) -> Plan:
         ) from None
 
 
-def fastest_plan(grid: Grid, num_elements: int) -> Plan:
+def fastest_plan(grid: Grid, num_elements: int) -> AllReducePlan:
     """Returns the plan with the fewest predicted seconds for `num_elements` of 4 bytes.
 
     Raises ParamError if no planner can plan the grid.
@@ -288,9 +295,9 @@ def fastest_plan(grid: Grid, num_elements: int) -> Plan:
     return min(plans, key=lambda plan: measure(plan, num_elements).seconds)
 
 
-def make_plans(grid: Grid) -> tuple[list[Plan], dict[str, str]]:
+def make_plans(grid: Grid) -> tuple[list[AllReducePlan], dict[str, str]]:
     """Returns the plans of all planners that have one, and the other planners' errors by name."""
-    plans: list[Plan] = []
+    plans: list[AllReducePlan] = []
     refusals: dict[str, str] = {}
     for name in PLANNERS:
         try:

@@ -25,17 +25,17 @@ import numpy as np
 from lingo.config.count_text import count_text
 from lingo.config.params import ParamError
 from lingo.mesh.allreduce.grid import Grid
-from lingo.mesh.allreduce.plan import Plan, ring_steps
+from lingo.mesh.allreduce.plan import AllReducePlan, ring_steps
 
 
-def ring(grid: Grid) -> Plan:
+def ring(grid: Grid) -> AllReducePlan:
     """Returns the plan of a ring whose hops are single links (Kumar and Jouppi 2020, 1-D).
 
     Raises ParamError if no such ring is found.
     """
     cycle = np.array(find_cycle(grid))
     pieces = np.arange(len(cycle))[None]
-    return Plan("ring", grid, len(cycle), tuple(ring_steps(cycle[None], pieces, 1)))
+    return AllReducePlan("ring", grid, len(cycle), tuple(ring_steps(cycle[None], pieces, 1)))
 
 
 Cover = dict[int, list[int]]

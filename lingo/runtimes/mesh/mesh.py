@@ -34,7 +34,7 @@ from lingo.runtimes.layout import Layout, batch_axes, bytes_per_device
 from lingo.runtimes.mesh import cluster, tpu_compiler
 from lingo.runtimes.mesh import engine as jax_engine
 from lingo.runtimes.mesh.annotation import MeshPlacement, sharded_step
-from lingo.runtimes.mesh.arrays import Place, Rows, remove_padding, sharding
+from lingo.runtimes.mesh.arrays import ArrayLayout, Rows, remove_padding, sharding
 from lingo.runtimes.mesh.engine import engine, explain_engine_errors
 from lingo.runtimes.program import Arrays, CompiledProgram, Computation, Feed
 from lingo.runtimes.sharded import Sharded
@@ -140,14 +140,14 @@ class MeshProgram(program.Program):
     def state(self, *, alone: bool = False) -> TrainState:
         with explain_engine_errors():
             returns_all = alone or self._members.count == 1
-            read = _read_whole if returns_all else Place.parts
+            read = _read_whole if returns_all else ArrayLayout.parts
             state = engine().tree.map(read, self._functions.places, self._state)
             step = _read_whole(self._functions.places.step, self._state.step)
             return state._replace(step=np.int32(step))
 
     def load(self, state: TrainState) -> None:
         with explain_engine_errors():
-            self._state = engine().tree.map(Place.put, self._functions.places, state)
+            self._state = engine().tree.map(ArrayLayout.put, self._functions.places, state)
 
     def compile_steps(self) -> Any:
         def steps(batches: dict[str, Any], size: int) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class Functions:
     """A learner's computations on a mesh, as `jax.jit` functions that compile when first called.
 
     Attributes:
-        places: a TrainState with the `Place` of each tensor.
+        places: a TrainState with the `ArrayLayout` of each tensor.
         rows: where the examples of a batch are.
         train: (state, [K, B, ...] batches, number of examples without padding) -> state, [K, ...]
             reports; donates the memory of the first state if `donate` is set.
@@ -307,9 +307,9 @@ class Functions:
             after, report = compute(tuple(state), batch)
             return TrainState(*after), report
 
-        tensors = jax.tree.map(Place.without_padding, self.places, state)
+        tensors = jax.tree.map(ArrayLayout.without_padding, self.places, state)
         tensors, reports = jax_engine.scan(step, tensors, batches)
-        return jax.tree.map(Place.with_padding, self.places, tensors), reports
+        return jax.tree.map(ArrayLayout.with_padding, self.places, tensors), reports
 
     def _step(self, state: Any, batch: Any) -> Any:
         after, report = sharded_step(self._learner, TrainState(*state), batch, self.placement)
@@ -324,7 +324,7 @@ class Functions:
     def _unpad(self, weights: Any, state: Any, which: WhichWeights) -> tuple[Any, Any]:
         """Returns weights, trained or averaged, and moving statistics without padding."""
         places = self.places.select(which)
-        unpad = Place.without_padding
+        unpad = ArrayLayout.without_padding
         return (
             {k: unpad(place, weights[k]) for k, place in places.weights.items()},
             {k: unpad(place, state[k]) for k, place in places.state.items()},
@@ -338,7 +338,7 @@ class Functions:
         return (gather(weights) if self.placement.keeps_parts else weights), state
 
 
-def _read_whole(place: Place, array: Any) -> np.ndarray:
+def _read_whole(place: ArrayLayout, array: Any) -> np.ndarray:
     if array.is_deleted():
         raise program.ProgramError("the state is lost: a step that failed has reused its memory")
     value = place.whole(array)
@@ -361,8 +361,8 @@ def call_tensorflow(function: Callable[..., Any]) -> Callable[..., Any]:
 def _places(learner: Learner, layout: Layout, mesh: Any) -> TrainState:
     shapes = map_shapes(learner, lambda shape: shape)
 
-    def place(shape: tuple[int, ...], split: Split) -> Place:
-        return Place(shape, split, layout.mesh, mesh)
+    def place(shape: tuple[int, ...], split: Split) -> ArrayLayout:
+        return ArrayLayout(shape, split, layout.mesh, mesh)
 
     return layout.map(place, shapes)
 

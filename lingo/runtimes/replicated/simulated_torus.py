@@ -40,7 +40,7 @@ from lingo.learner.state import Learner, Placement, TrainState, load_arrays, num
 from lingo.learner.step import batch_sums, loss_denominators, step_graph, update
 from lingo.mesh.allreduce.execution import execute
 from lingo.mesh.allreduce.grid import Grid, grid
-from lingo.mesh.allreduce.plan import Plan
+from lingo.mesh.allreduce.plan import AllReducePlan
 from lingo.mesh.allreduce.planner import fastest_plan, make_plan
 from lingo.ops.add_in_order import add_in_order
 from lingo.runtimes.local import LocalProgram
@@ -114,7 +114,7 @@ class SimulatedTorus(Runtime):
         """Returns the chips that compute at first, and after each failure."""
         return [self.first_grid(), *(failure.grid for failure in self.list_failures())]
 
-    def plan(self, one: Grid, num_elements: int) -> Plan:
+    def plan(self, one: Grid, num_elements: int) -> AllReducePlan:
         """Returns the all-reduce on a grid; raises ParamError if the planner has none."""
         if self.p.planner == "fastest":
             return fastest_plan(one, num_elements)
@@ -258,7 +258,7 @@ class SimulatedTorusProgram(LocalProgram):
         """The ids of the healthy chips, ascending."""
         return self._plan.grid.healthy.tolist()
 
-    def _make_plan(self, one: Grid) -> Plan:
+    def _make_plan(self, one: Grid) -> AllReducePlan:
         sizes = [math.prod(weight.shape) for weight in self._learner.weights().values()]
         return self._runtime.plan(one, sum(sizes))
 

@@ -65,7 +65,10 @@ def test_what_is_no_manifest_is_damage_whatever_its_digest(tmp_path, save, text)
     [
         ({"step": "1"}, "step is str '1', not a whole number"),
         ({"step": 2}, "it is the manifest of step 2"),
-        ({"files": {"../../etc/passwd": {"size": 1, "sha256": ""}}}, "not the name of a file"),
+        (
+            {"files": {"../../etc/passwd": {"size": 1, "sha256": ""}}},
+            "is not the name of a bundle's file",
+        ),
         ({"format": True}, "it has no format"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from lingo.data.files import (
     DataError,
     File,
-    Place,
+    FilePattern,
     blocks,
     list_files,
     open_file,
@@ -42,7 +42,7 @@ def root(tmp_path):
 
 
 def names(root, pattern):
-    return [file.name for file in list_files([Place(str(root), pattern)])]
+    return [file.name for file in list_files([FilePattern(str(root), pattern)])]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS.split())
@@ -112,7 +112,7 @@ def test_a_directory_that_cannot_be_listed_is_an_error(root, monkeypatch):
 
 
 def test_a_file_that_became_a_pipe_is_an_error_not_a_wait(root):
-    (file,) = list_files([Place(str(root), "a.txt")])
+    (file,) = list_files([FilePattern(str(root), "a.txt")])
     (root / "a.txt").unlink()
     os.mkfifo(root / "a.txt")
     with pytest.raises(DataError, match=r"a\.txt cannot be read: it is a named pipe, not a file"):
@@ -123,7 +123,7 @@ def test_a_file_that_became_a_pipe_is_an_error_not_a_wait(root):
     "change", [lambda path: os.truncate(path, 2), lambda path: os.utime(path, ns=(7, 7))]
 )
 def test_a_file_that_changes_while_it_is_read_is_an_error(root, change):
-    (file,) = list_files([Place(str(root), "a.txt")])
+    (file,) = list_files([FilePattern(str(root), "a.txt")])
 
     def read_whole():
         with file.open() as read:
@@ -210,7 +210,7 @@ MAGIC = {"xz": b"\xfd7zXZ\0", "zstd": b"(\xb5/\xfd", "zip": b"PK\x03\x04"}
 @pytest.mark.parametrize("kind", MAGIC)
 def test_what_is_compressed_is_refused(tmp_path, kind):
     (tmp_path / "a").write_bytes(MAGIC[kind])
-    (file,) = list_files([Place(str(tmp_path), "a")])
+    (file,) = list_files([FilePattern(str(tmp_path), "a")])
     with file.open() as read, pytest.raises(DataError, match=f"is compressed by {kind}; .* by un"):
         refuse_compressed(file, read)
 
@@ -222,7 +222,7 @@ def test_names_have_no_ending_of_gzip(tmp_path):
 
 
 def test_names_are_the_same_wherever_the_files_are(root):
-    found = list_files([Place(str(root), "s*/*.txt", prefix="here/")])
+    found = list_files([FilePattern(str(root), "s*/*.txt", prefix="here/")])
     assert found == [File("here/sub/c.txt", f"{root}/sub/c.txt", 9, found[0].modification_time)]
 
 

@@ -90,7 +90,7 @@ class Labels:
 
 def check_labels(
     monkeypatch: pytest.MonkeyPatch, found: dict[str, np.ndarray] | None = None, **kind: bool
-) -> check.Report:
+) -> check.ExportCheck:
     """Checks an export that says `found`, or what the run does, of five examples of six tokens."""
     examples = {
         "tokens": np.zeros([5, 6], int),

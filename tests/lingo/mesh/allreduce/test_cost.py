@@ -12,7 +12,7 @@ from lingo.inspection.plan.hardware import Dimension, Hardware
 from lingo.inspection.plan.network import Network
 from lingo.mesh.allreduce.cost import measure
 from lingo.mesh.allreduce.grid import Axis, grid, make_grid
-from lingo.mesh.allreduce.plan import Plan, ring_order, ring_steps
+from lingo.mesh.allreduce.plan import AllReducePlan, ring_order, ring_steps
 from lingo.mesh.allreduce.planner import make_plan, multiring
 from lingo.mesh.topology import topology
 
@@ -123,7 +123,7 @@ def test_two_messages_on_a_link_are_congestion() -> None:
     line = grid((4,), kind="line")
     ids = line.ids()
     for rings, congestion in ((ids.reshape(1, 4), 1), (ids[[0, 2, 1, 3]].reshape(1, 4), 2)):
-        plan = Plan("", line, 4, tuple(ring_steps(rings, ids[None], 1)))
+        plan = AllReducePlan("", line, 4, tuple(ring_steps(rings, ids[None], 1)))
         cost = measure(plan, 4)
         assert cost.congestion == congestion
         assert cost.congested_steps == (6 if congestion > 1 else 0)

@@ -10,7 +10,7 @@ import pytest
 
 from lingo.mesh.split import Axes, Split, whole
 from lingo.mesh.topology import topology
-from lingo.runtimes.mesh.arrays import Place, Rows, remove_padding
+from lingo.runtimes.mesh.arrays import ArrayLayout, Rows, remove_padding
 from lingo.runtimes.mesh.engine import device_mesh
 
 MESH = topology({"data": 2, "model": 4})
@@ -28,8 +28,8 @@ class Lazy:
         return part
 
 
-def place(shape: tuple[int, ...], *axes: Axes) -> Place:
-    return Place(shape, Split(axes), MESH, device_mesh(MESH))
+def place(shape: tuple[int, ...], *axes: Axes) -> ArrayLayout:
+    return ArrayLayout(shape, Split(axes), MESH, device_mesh(MESH))
 
 
 CASES = [
@@ -61,7 +61,7 @@ def test_a_tensor_comes_back_as_it_was(shape: tuple[int, ...], axes: list[Axes])
 
 def test_a_tensor_in_rows_comes_back_as_it_was():
     split, shape = Split(((), ("model",), ()), ("data",), 1), (3, 7, 5)
-    here = Place(shape, split, MESH, device_mesh(MESH))
+    here = ArrayLayout(shape, split, MESH, device_mesh(MESH))
     value = Lazy(np.arange(1, 1 + np.prod(shape, dtype=int), dtype=np.float32).reshape(shape))
     array = here.put(value)
     assert array.shape == here.padded == (3, 4, 10)
@@ -103,7 +103,7 @@ def test_a_process_without_all_parts_has_no_whole():
             self.addressable_shards = array.addressable_shards[:2]
 
     assert here.whole(Half(here.put(np.ones(8, np.float32)))) is None
-    assert Place((8,), whole(1), MESH, device_mesh(MESH)).padded == (8,)
+    assert ArrayLayout((8,), whole(1), MESH, device_mesh(MESH)).padded == (8,)
 
 
 def rows(**sizes: int) -> Rows:
