@@ -20,6 +20,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from lingo.config import source_record
@@ -27,6 +28,7 @@ from lingo.config.base import regular_file
 from lingo.config.base.errors import UnknownClass
 from lingo.config.codec import CLASS, MAX_BYTES, Decoder, Encoder, Json, check_size, parse
 from lingo.config.node.fiddle_api import Location, record_location
+from lingo.config.node.label import value_text
 from lingo.config.params import ParamError, Params
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
@@ -45,6 +47,13 @@ class Origin(NamedTuple):
     function: str = ""  # the function in that file
     arguments: dict[str, Any] = {}  # arguments of the call, as parameter values
     overrides: tuple[str, ...] = ()  # all texts, in order
+
+    @property
+    def call(self) -> str:
+        """The experiment as `--exp` gave it; "experiment" if it was made in Python."""
+        name = self.name or (f"{Path(self.file).name}:{self.function}" if self.file else "")
+        arguments = ", ".join(f"{k}={value_text(v)}" for k, v in self.arguments.items())
+        return f"{name}({arguments})" if arguments else name or "experiment"
 
 
 class Saved(NamedTuple):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import shlex
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -19,18 +17,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from lingo.config.node.label import value_text
 from lingo.config.printable import escape_controls
 from lingo.config.serial import Origin
 from lingo.contract import Experiment, ObservedRun, RunEvents, StepReport
 from lingo.layers.context import Call, enter_call
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.step import find_frozen
+from lingo.trainer.directory.environment import count_devices
 from lingo.trainer.notebook import open_view
 
 Clock = Callable[[], float]
 
-_KIND = re.compile("cpu|gpu|tpu|cuda", re.IGNORECASE)  # a device's kind, in its name
 _SHOWN = ("", "loss")  # groups of the task's own metrics
 _WORK_SECONDS = 10.0  # from one plain line about long work to the next
 _LIVE_SECONDS = 1.0  # the same, for the live line
@@ -227,32 +224,12 @@ def header(experiment: Experiment, data: Mapping[str, Any], origin: Origin) -> l
     shape = input.specs().get("tokens", ((input.num_rows(0),), ""))[0]
     batch = " x ".join(map(str, shape)) + (" tokens" if len(shape) > 1 else " examples")
     return [
-        f"{experiment_name(origin)}: {total:,} weights{note}",
+        f"{origin.call}: {total:,} weights{note}",
         f"data: {kind}{f' of {source}' if source else ''}: {input.num_examples():,} examples an"
         f" epoch, {batch} a step",
         f"devices: {count_devices(experiment.runtime.device_names())},"
         f" {type(experiment.runtime).__name__}; {precision}{xla}",
     ]
-
-
-def experiment_name(origin: Origin) -> str:
-    """Returns the experiment's name as `--exp` gave it; "experiment" if it was made in Python."""
-    name = origin.name or (f"{Path(origin.file).name}:{origin.function}" if origin.file else "")
-    arguments = ", ".join(f"{k}={value_text(v)}" for k, v in origin.arguments.items())
-    return f"{name}({arguments})" if arguments else name or "experiment"
-
-
-def count_devices(names: Sequence[str]) -> str:
-    """Returns the number of devices of each kind, given their names.
-
-    >>> count_devices(["/device:CPU:0", "/device:GPU:0", "/device:GPU:1"])
-    '1 CPU, 2 GPU'
-    >>> count_devices(["TFRT_CPU_0", "cuda:0"])
-    '1 CPU, 1 GPU'
-    """
-    kinds = [match[0].upper() if (match := _KIND.search(name)) else name for name in names]
-    counts = Counter("GPU" if kind == "CUDA" else kind for kind in kinds)
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
 
 
 def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:

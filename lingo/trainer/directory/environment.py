@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ _VARIABLES = {
     "tf32": "NVIDIA_TF32_OVERRIDE",
 }
 _VECTOR = ("sse", "avx", "fma", "amx", "asimd", "sve", "bf16")
+_KIND = re.compile("cpu|gpu|tpu|cuda", re.IGNORECASE)  # a device's kind, in its name
 _VOLATILE_KEYS = ("time", "argv", "matmul_flops_per_second")
 
 
@@ -51,6 +54,19 @@ def environment(
         "data": dict(data),
         **speed,
     }
+
+
+def count_devices(names: Sequence[str]) -> str:
+    """Returns the number of devices of each kind, given their names.
+
+    >>> count_devices(["/device:CPU:0", "/device:GPU:0", "/device:GPU:1"])
+    '1 CPU, 2 GPU'
+    >>> count_devices(["TFRT_CPU_0", "cuda:0"])
+    '1 CPU, 1 GPU'
+    """
+    kinds = [match[0].upper() if (match := _KIND.search(name)) else name for name in names]
+    counts = Counter("GPU" if kind == "CUDA" else kind for kind in kinds)
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
 
 
 def is_same(before: str, after: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 
 from lingo.config.serial import Origin
 from lingo.config.text import Change
-from lingo.trainer.progress import count_devices, experiment_name
+from lingo.trainer.directory.environment import count_devices
 from lingo.trainer.summaries.events import tensor_value, text_block
 
 _layout: Any = layout_pb2  # the names of this module are made when it is imported
@@ -61,7 +61,7 @@ def about_text(
     )
     title = "Changed from the experiment's defaults" if changes else "The experiment's defaults"
     lines = text_block("\n".join(map(str, changes))) if changes else ""
-    return f"## {experiment_name(origin)}\n\n**{title}**\n\n{lines}\n| | |\n|---|---|\n{rows}\n"
+    return f"## {origin.call}\n\n**{title}**\n\n{lines}\n| | |\n|---|---|\n{rows}\n"
 
 
 def _commit(git: Mapping[str, str]) -> str:

@@ -134,7 +134,7 @@ def own_schedule(what, factor, message):
 
 SCHEDULES = [
     ("nothing", "pass", "Mine.factor returned None: it returns a number for each step"),
-    ("a text", "return '1'", "Mine.factor returned '1': a number for each step"),
+    ("a text", "return '1'", "Mine.factor returned '1': it returns a number for each step"),
     ("a vector", "return xp.ones_like(step) * np.ones(3)", "Mine.factor returned .*shape=.3,"),
 ]
 

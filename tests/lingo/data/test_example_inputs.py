@@ -410,7 +410,10 @@ def test_a_run_that_stops_and_resumes_has_the_same_losses_bit_for_bit(kind, tmp_
             DatasetInput.params(function=plain, num_elements=99),
             "no element 10, but every epoch needs 99",
         ),
-        (ArrayInput.params(function=arrays, augment=drops), "drops returned None, not a dict"),
+        (
+            ArrayInput.params(function=arrays, augment=drops),
+            "drops returned None, not one ex",
+        ),
         (ArrayInput.params(function=arrays, augment=mutating), "'x' is float64 .* in one example"),
         (ArrayInput.params(function=arrays, augment=noisy), r"py:\d+: ArrayInput: .*differs in x"),
     ],

@@ -60,7 +60,7 @@ def test_on_a_mesh_each_virtual_device_has_its_part_in_this_machine(monkeypatch)
     monkeypatch.setattr(memory, "memory_bytes", lambda: 2 * one)
     check_memory(split)  # on other devices than processors
     monkeypatch.setattr(type(split.runtime), "num_host_devices", lambda _: 3)
-    with pytest.raises(ParamError, match=r"task: weights, .* take"):
+    with pytest.raises(ParamError, match=r"task: weights(,| and) .* take"):
         check_memory(split)
 
 

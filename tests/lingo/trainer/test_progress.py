@@ -13,7 +13,8 @@ import lingo
 from lingo.config.serial import Origin
 from lingo.contract import StepReport
 from lingo.trainer import progress as module
-from lingo.trainer.progress import Progress, count_devices, header, report_line
+from lingo.trainer.directory.environment import count_devices
+from lingo.trainer.progress import Progress, header, report_line
 
 
 def plain(max_steps=10, **options):

@@ -151,7 +151,10 @@ def test_classes_may_be_more_than_those_of_the_data() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mixup_rate": 0.6, "cutmix_rate": 0.5}, "mixup_rate=0.6 and cutmix_rate=0.5 are prob"),
+        (
+            {"mixup_rate": 0.6, "cutmix_rate": 0.5},
+            "cutmix_rate=0.5 must be prob",
+        ),
         ({"mixup_rate": -0.1}, "mixup_rate=-0.1 and"),
         ({"mixup_alpha": 0.0}, r"mixup_alpha=0\.0 is not positive"),
         ({"cutmix_alpha": -1.0}, r"cutmix_alpha=-1\.0 is not positive"),
