@@ -311,8 +311,7 @@ def _apply_gradients(
     for where, weight in weights.items():
         old = {k: v for k, v in slots[where].items() if k != EMA}
         update = Update(weight, before[where], gradients[where], old, state.step, rates)
-        with tf.name_scope(where):
-            new = optimizer.update(update)
+        new = optimizer.update(update)
         after[where], kept = new.value, dict(new.slots)
         if ema_rate is not None:
             kept[EMA] = _average(slots[where][EMA], new.value, ema_rate)
