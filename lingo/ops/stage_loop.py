@@ -212,7 +212,7 @@ class _Loop:
         return of_x, of_weights
 
     def _function(self, stage: Stage, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes a step a function that the program contains once, if its stage has a device."""
+        """If the stage has a device, makes a step a function that the program contains once."""
         if stage.device is None or tf.executing_eagerly():
             return step
         # if it were inlined, the running program would contain a copy per call

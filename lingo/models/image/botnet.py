@@ -21,7 +21,7 @@ from lingo.models.image.resnet import STAGES, BottleneckBlock, Step, resnet
 
 
 class AttentionNorm(Layer):
-    """Attention over an image, means of windows if it has a stride, a normalization, and a ReLU."""
+    """Attention over an image, average pooling (if it has a stride), normalization, and a ReLU."""
 
     dim: int  # channels of the input
     output_dim: int  # channels of the output

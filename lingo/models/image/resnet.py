@@ -162,8 +162,8 @@ def resnet(
 
     They are the stem, the blocks of four stages with 64, 128, 256 and 512 channels (four times as
     many with bottlenecks), and the head. The first block of each stage but the first halves the
-    image. Weights with 1000 classes, and operations for images of 224 x 224 positions; a
-    multiply-add counts as two:
+    image. Numbers of weights with 1000 classes, and of operations for images of 224 x 224 pixels (a
+    multiply-add counts as two):
 
         num_layers                18          34          50         101         152
         weights           11,689,512  21,797,672  25,557,032  44,549,160  60,192,808

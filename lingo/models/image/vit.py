@@ -64,8 +64,8 @@ def vit(
 
     They are the embedding of patches, their positions, a pre-norm encoder, a last normalization,
     and the head. The defaults are from Beyer et al. (2022); `positions="learned", pooling="first"`
-    is close to the first ViT, whose class token also had a position. With 1000 classes and images
-    of 224 x 224, ViT-S/16 has 21,974,632 weights, and 22,122,472 with `hidden_dim=384`.
+    is close to the original ViT, whose class token also had a position. With 1000 classes and
+    images of 224 x 224, ViT-S/16 has 21,974,632 weights, and 22,122,472 with `hidden_dim=384`.
 
     Args:
         size: XXS, Ti, S, B or L.
