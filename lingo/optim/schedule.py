@@ -1,7 +1,7 @@
 """Schedules: the factor of the learning rate as a function of the step.
 
-One definition of a schedule serves NumPy on the host (plots, tests, progress) and TensorFlow in the
-program, in float32 both times. Steps count from 0: the first update is step 0.
+One definition of a schedule serves NumPy (plots, tests, progress) and TensorFlow in the program,
+both in float32. Steps count from 0: the first update is step 0.
 
     Cosine.params(num_steps=9000, end=0.1)
     Cosine                                      # as long as the run
@@ -28,7 +28,7 @@ class Schedule(Configurable, interface=True):
     If its number of steps is left out, it ends with the run and depends on the run's `max_steps`.
     """
 
-    OPTIONAL: ClassVar[tuple[str, ...]] = ()  # numbers of steps; None: the run's number of steps
+    OPTIONAL: ClassVar[tuple[str, ...]] = ()  # fields that are numbers of steps; None: the run's
     POSITIVE: ClassVar[tuple[str, ...]] = ()  # fields that must be above 0
     NOT_NEGATIVE: ClassVar[tuple[str, ...]] = ()  # fields that must be 0 or above
 
@@ -40,7 +40,7 @@ class Schedule(Configurable, interface=True):
         ranges.check_not_negative(self.p, *self.NOT_NEGATIVE)
 
     def inner(self) -> list[tuple[int, Schedule]]:
-        """Returns the schedules inside, each with the step at which it begins."""
+        """Returns the schedules inside this one, each with the step at which it begins."""
         return []
 
     def end_at(self, num_steps: int) -> None:
@@ -204,8 +204,8 @@ class Exponential(Schedule):
 class InverseSqrt(Schedule):
     """1 at first, then the inverse square root of the step (Raffel et al. 2020, sec. 3.1.2).
 
-    The paper's rate 1 / sqrt(max(step, k)) is this schedule with `learning_rate` 1 / sqrt(k). Its
-    product with a warm-up is `ProductSchedule.params(schedules=[Warmup, InverseSqrt])`.
+    The paper's rate 1 / sqrt(max(step, k)) is this schedule with `learning_rate` 1 / sqrt(k). The
+    schedule times a warm-up is `ProductSchedule.params(schedules=[Warmup, InverseSqrt])`.
 
     >>> InverseSqrt.params(hold_steps=100).build()(np.array([0, 100, 400]))
     array([1. , 1. , 0.5], dtype=float32)
@@ -288,7 +288,7 @@ class Cyclic(Schedule):
     half_cycle_steps: int  # steps up, and as many down: the paper's stepsize
     low: float = 0.1  # factor at step 0 and between cycles
     mode: Literal["triangular", "triangular2", "exp_range"] = "triangular"  # how peaks shrink
-    gamma: float = 1.0  # exp_range multiplies the height above low by it at each step
+    gamma: float = 1.0  # exp_range: factor per step of the height above low
 
     POSITIVE = ("half_cycle_steps", "gamma")
     NOT_NEGATIVE = ("low",)

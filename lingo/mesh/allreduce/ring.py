@@ -128,7 +128,7 @@ def _matching_cover(grid: Grid, rng: random.Random | None) -> Cover:
 
 
 def _match(left: list[int], near: Cover, degree: int) -> Cover | None:
-    """Matches each chip on the left with `degree` chips on the right, each used `degree` times."""
+    """Matches each chip on the left with `degree` chips on the right, and vice versa."""
     partners: Cover = {chip: [] for chip in left}
     users: Cover = {chip: [] for others in near.values() for chip in others}
     for start in left * degree:
