@@ -139,7 +139,7 @@ def _position(step: Step, num_stages: int, num_repeats: int) -> int:
 
 
 def bubble_fraction(num_stages: int, num_micro_batches: int, num_repeats: int = 1) -> float:
-    """Returns the idle share of K equal stages in any schedule below: (K - 1) / (R M + K - 1)."""
+    """Returns the idle share of K equal stages in each schedule below: (K - 1) / (R M + K - 1)."""
     return (num_stages - 1) / (num_micro_batches * num_repeats + num_stages - 1)
 
 

@@ -97,11 +97,12 @@ def whole(rank: int) -> Split:
 
 
 class Halo(NamedTuple):
-    """The rows that each part of an axis needs before and after its own."""
+    """The rows that each part of an axis needs before and after its own rows."""
 
     part: int  # S, the rows of an input part
     output_part: int  # O, the rows of a part of the result
-    # for each part: rows needed before its own; less than 0: its own first rows are not needed
+    # for each part: rows needed before its own; negative: so many of its own first rows are not
+    # needed
     rows_before: tuple[int, ...]
     rows_after: tuple[int, ...]  # rows needed after its own; rows after the last part are padding
 
@@ -135,8 +136,8 @@ def halo(
     """Returns the halo of windows that move over an axis of `size` rows in `num_parts` parts.
 
     A window has `window` rows, with a distance of `dilation` from one to the next. SAME has
-    ceil(size / stride) windows, and puts half of the padding that they need before the first row,
-    rounded down; VALID has the windows that lie inside.
+    ceil(size / stride) windows, and puts half of the padding that they need, rounded down, before
+    the first row. VALID has the windows that lie inside.
 
     Raises ParamError for a number below 1, or if no window fits.
     """

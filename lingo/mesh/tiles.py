@@ -100,7 +100,7 @@ class Tiles(NamedTuple):
 def tiles(split: Split, mesh: Topology) -> Tiles:
     """Returns the tile assignment of a split, which uses each mesh axis once at most.
 
-    It describes the array as devices keep it (`Split.storage`).
+    The assignment describes the array as devices store it (`Split.storage`).
     """
     split = split.storage()
     order = [mesh.axes.index(axis) for axes in split.axes for axis in axes]

@@ -34,7 +34,7 @@ class RowBox(NamedTuple):
 
     start: int  # column of its first element in the row
     shape: tuple[int, ...]  # of the box, with zeros of an uneven part
-    where: Index  # of its elements in the weight, without these zeros
+    where: Index  # index of the box's elements in the weight, without these zeros
 
     @property
     def content(self) -> Index:
@@ -92,7 +92,7 @@ class WeightRows(NamedTuple):
 
 
 def weight_rows(shape: Sequence[int], split: Split, mesh: Topology) -> WeightRows | None:
-    """Returns the rows of each weight in a tensor [*stacked axes, ...]; None without rows."""
+    """Returns the layout of the rows of weights [*stacked axes, ...]; None without rows."""
     if not split.row_axes:
         return None
     num = split.num_stacked

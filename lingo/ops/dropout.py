@@ -32,7 +32,7 @@ def dropout(
     """Zeroes parts of a tensor, each with probability `rate`, and divides the rest by 1 - rate.
 
     Whether a part is zeroed depends only on the key, on the id of its example and on its index in
-    the example. It is the same in any micro-batch, on any replica, with and without XLA.
+    the example. So the mask is the same in any micro-batch, on any replica, with and without XLA.
 
     Args:
         x: [B, ...], any float type; [B, ..., T, D] for the forms `feature` and `position`.

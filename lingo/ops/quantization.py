@@ -59,8 +59,8 @@ def center_range(limits: Range) -> Range:
     """Returns the symmetric range around a constant range; ranges of tensors are unchanged.
 
     LiteRT's default backend, XNNPACK, needs symmetric ranges where activations are multiplied with
-    each other. For the second operand it assumes zero point 0, whatever the model says: with other
-    ranges, results were wrong by 40 levels (TensorFlow 2.21).
+    each other. For the second operand XNNPACK assumes zero point 0, whatever the model says: with
+    other ranges, results were wrong by 40 levels (TensorFlow 2.21).
 
     >>> center_range(Range(-0.5, 2.0))
     Range(low=-2.0, high=1.984375)

@@ -26,7 +26,7 @@ _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads small integers
 
 
 class Key(NamedTuple):
-    """A 64-bit key in two uint32 words; or an array of keys.
+    """A 64-bit key for random numbers, as two uint32 halves; or an array of keys.
 
     Attributes:
         high: the upper half, uint32 [...]: NumPy, or a tensor inside a TensorFlow program.

@@ -60,7 +60,7 @@ class Warmup(Schedule):
 
 
 class EpochWarmup(Schedule):
-    """Rises linearly to the first factor of another schedule in some epochs, then follows it.
+    """Rises linearly, for some epochs, to another schedule's first factor, then follows that one.
 
     The rise may end between two steps. Step 0 of `then` is the last warm-up step, at which the
     factor of `then` is multiplied by the rise, as in MLPerf's reference of ResNet-50 with LARS

@@ -57,7 +57,7 @@ class LayerwiseOptimizer(Optimizer, interface=True):
         return UpdatedWeight(update.value - move.decrement, move.slots)
 
     def decay(self, weight: Weight) -> np.ndarray:
-        """Returns each weight's decay (0 if it does not decay), in the shape of `per_weight`."""
+        """Returns each weight's decay (0: no decay), in the shape of `per_weight`."""
         return per_weight(
             weight, [self.p.weight_decay * self._decays(weight, name) for name in weight.names]
         )

@@ -36,7 +36,7 @@ _CHECKED_STEPS = 1000  # how many steps `check_rates` looks at
 
 
 class Weight(NamedTuple):
-    """Describes a weight, or several that a program stacks in one tensor."""
+    """Describes a weight, or several weights that a program stacks in one tensor."""
 
     path: str  # path of the tensor in the program, where stacked layers are one tensor
     names: tuple[str, ...]  # names of the separate weights in the tensor, row-major
@@ -128,7 +128,7 @@ class Optimizer(Configurable, interface=True):
     max_grad_value: float | None = None  # gradients are cut to -max_grad_value..max_grad_value
     max_weight_grad_norm: float | None = None  # each weight's gradient is scaled down to this norm
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
-    ema_decay: float | None = None  # per step, for averages of weights and statistics; None: none
+    ema_decay: float | None = None  # per step, for averages of weights and statistics; None: off
     ema_warmup: bool = False  # after n steps, ema_decay is at most (1 + n) / (10 + n)
     slot_steps: int = 0  # steps of slots that were read; counted by `move`, not by schedules
 
@@ -308,7 +308,7 @@ def global_norm(weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor
 
 
 def weight_sum(weight: Weight, x: tf.Tensor) -> tf.Tensor:
-    """Returns each weight's sum, [*stack_shape, 1, ...], of x [*weight.shape] or in rows."""
+    """Sums x, [*weight.shape] or in rows, over each weight: [*stack_shape, 1, ...]."""
     if (columns := weight.row_columns) is None:
         return tf.reduce_sum(x, axis=weight.axes, keepdims=True)
     own = tf.reduce_sum(columns.without_padding(x), axis=weight.axes, keepdims=True)

@@ -25,7 +25,8 @@ from lingo.config.roots.user_line import definition_line
 class Schedule(Configurable, interface=True):
     """A factor of the learning rate. Subclasses define `factor`.
 
-    If its number of steps is left out, it ends with the run and depends on the run's `max_steps`.
+    A schedule whose number of steps is left out ends with the run, so it depends on the run's
+    `max_steps`.
     """
 
     OPTIONAL: ClassVar[tuple[str, ...]] = ()  # fields that are numbers of steps; None: the run's
@@ -55,7 +56,7 @@ class Schedule(Configurable, interface=True):
         return own or any(schedule.ends_with_run() for _, schedule in self.inner())
 
     def _num_steps(self, name: str) -> int:
-        """Returns the value of one of `OPTIONAL`; the length of the run if it is left out."""
+        """Returns a field of `OPTIONAL`, or the length of the run if the field is left out."""
         if (given := getattr(self.p, name)) is not None:
             return given
         if self._run_steps is None:
@@ -87,14 +88,14 @@ class Schedule(Configurable, interface=True):
     def factor(self, step: Any, xp: ModuleType) -> Any:
         """Returns the factor at a step, float32 of any shape, by functions of NumPy or TensorFlow.
 
-        `xp` is that module: both have minimum, maximum, where, abs, cos, exp, ones_like. A step is
-        a whole number; `whole_periods` counts the periods before it.
+        `xp` is the module, NumPy or TensorFlow. Both have minimum, maximum, where, abs, cos, exp,
+        ones_like. A step is a whole number; `whole_periods` counts the periods before it.
         """
         raise NotImplementedError(f"{type(self).__name__} has no factor")
 
 
 def whole_periods(step: Any, length: int, xp: ModuleType) -> Any:
-    """Returns how many periods of `length` steps have passed at a step, both float32.
+    """Returns how many periods of `length` steps have passed at a step; both are float32.
 
     It divides integers, because programs divide floats by multiplying with the reciprocal, and the
     product is below the whole number at some boundaries.

@@ -33,7 +33,7 @@ def torus2d(grid: Grid) -> Plan:
 
 
 def torus3d(grid: Grid) -> Plan:
-    """Returns `torus2d` for three axes; raises ParamError for holes or another number of axes."""
+    """Returns `torus2d` with three axes; raises ParamError for holes or another number of axes."""
     return _plan_torus("torus3d", grid, 3)
 
 

@@ -90,7 +90,7 @@ def inception_crop(
     max_aspect: float = 4 / 3,
     method: Method = "bilinear",
 ) -> np.ndarray:
-    """Crops a random rectangle and resizes it (Szegedy et al. 2015, sec. 6).
+    """Crops an image to a random rectangle, and resizes the result (Szegedy et al. 2015, sec. 6).
 
     Args:
         image: [H, W, C].
