@@ -37,7 +37,7 @@ RESULTS = (
     "ar_medium",
     "ar_large",
 )
-"""COCO's 12 numbers, in its order: average precision, then average recall."""
+"""COCO's 12 numbers, in COCO's order: average precision, then average recall."""
 
 
 def detection_table(

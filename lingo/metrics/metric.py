@@ -41,7 +41,7 @@ def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]
 def add_states(sums: Mapping[str, State], states: Mapping[str, State]) -> dict[str, dict[str, Any]]:
     """Adds each state to the earlier sum of its name ({} at first), on the devices of the tensors.
 
-    A name or entry that only one of the two has is kept unchanged.
+    A name or entry that occurs only in `sums` or only in `states` is kept unchanged.
 
     >>> add_states({'loss': mean(6.0, 3.0)}, {'loss': mean(1.0, 1.0)})
     {'loss': {'sum': 7.0, 'weight': 4.0}}
@@ -88,7 +88,7 @@ def means(states: Mapping[str, State]) -> dict[str, float]:
     """Returns {name: sum / weight} of scalar states, without states of weight 0.
 
     Raises:
-        ValueError: for a state that is not the state of one scalar mean.
+        ValueError: for a state other than `sum` and `weight` of one scalar mean.
 
     >>> means({'loss': mean(6.0, 3.0)})
     {'loss': 2.0}

@@ -36,10 +36,9 @@ def text_scores(
     """Returns the scores of N texts, given a reference for each; {} if there are no texts.
 
     `bleu` and `chrf`, in 0..100, equal the output of the command `sacrebleu` with its default
-    settings, and `bleu_uncased` its output with `-lc --tokenize intl`, as MLPerf requires. Other
-    scores are means over texts: `rouge1`, `rouge2` and `rougeL` in 0..100, `f1` and `exact_match`
-    in 0..1.
-    Raises MissingPackage as `import_sacrebleu` does.
+    settings, and `bleu_uncased` equals the output with `-lc --tokenize intl`, as MLPerf requires.
+    Other scores are means over texts: `rouge1`, `rouge2` and `rougeL` in 0..100, `f1` and
+    `exact_match` in 0..1. Raises MissingPackage as `import_sacrebleu` does.
     """
     return {name: score for name, (score, _) in _scores(texts, references, measures).items()}
 

@@ -58,7 +58,7 @@ class Weight(NamedTuple):
 
     @property
     def axes(self) -> list[int]:
-        """Indices of the axes of one weight in its tensors: all but the stacked ones."""
+        """Indices of the axes of one weight in its tensors: all axes but the stacked axes."""
         return list(
             range(self.num_stacked, self.num_stacked + (2 if self.row_columns else self.rank))
         )

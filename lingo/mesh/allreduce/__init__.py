@@ -10,8 +10,9 @@ multipod.
     grid.py         chips in a box, axes that are rings, lines or switches, chips that failed
     plan.py         Transfers of a step; Plan; the ring reduce-scatter that most plans are made of
     ring.py         one ring through all chips, by single hops
-    planner.py      the planners by name: that ring; a part of the payload for each axis, all at
-                    once; an axis after the other, switches as several rings; rings of two rows
+    planner.py      the planners by name: the one ring; all axes at once, each part of the payload
+                    in another order; one axis after the other, switches as several rings; rings
+                    of two rows
     execution.py    computes a plan with values, and says whether its sums are exact
     cost.py         steps, bytes, load of links, congestion, and seconds of the alpha-beta model;
                     a picture of the bytes on links

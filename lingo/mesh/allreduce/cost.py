@@ -1,8 +1,8 @@
 """The cost of a plan: steps, bytes, load of links, and seconds by the alpha-beta model.
 
 A step takes the longest latency of its messages plus the time of its slowest link, and steps follow
-one another. So this is a prediction, which leaves out the start of messages, overlap, and other
-traffic.
+one another. So the seconds are a prediction, which leaves out the start of messages, overlap, and
+other traffic.
 
 `write_picture` draws chips, holes, and the bytes that each link carries.
 """

@@ -127,7 +127,8 @@ class Grid(NamedTuple):
     def route(self, source: int, target: int) -> Route:
         """Returns the route between two chips that differ along one axis: straight, if possible.
 
-        Around failed chips it is a shortest route. Raises ParamError if there is none.
+        Around failed chips, the route is as short as possible. Raises ParamError if there is no
+        route.
         """
         here, there = self.position(source), self.position(target)
         differing = [i for i, pair in enumerate(zip(here, there, strict=True)) if len({*pair}) > 1]

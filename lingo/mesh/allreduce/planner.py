@@ -261,8 +261,8 @@ PLANNERS: dict[str, Callable[[Grid], Plan]] = {
 def make_plan(name: str, grid: Grid) -> Plan:
     """Returns the plan that a planner, given by name, makes for a grid.
 
-    Raises ParamError for an unknown name, or if the planner cannot plan the grid; the error then
-    names the planners that can.
+    Raises ParamError for an unknown name, or if the planner cannot plan the grid. In this case, the
+    error names the planners that can.
     """
     if name not in PLANNERS:
         raise ParamError(
@@ -289,7 +289,7 @@ def fastest_plan(grid: Grid, num_elements: int) -> Plan:
 
 
 def make_plans(grid: Grid) -> tuple[list[Plan], dict[str, str]]:
-    """Returns the plans of all planners that have one, and the other planners' errors by name."""
+    """Returns all plans that planners can make, and {planner: error} for the other planners."""
     plans: list[Plan] = []
     refusals: dict[str, str] = {}
     for name in PLANNERS:

@@ -100,7 +100,7 @@ def botnet(
         stride: how many times smaller the last stage makes an image: 2 or, for BoTNet-S1, 1.
         zero_init: whether the last gamma of each block starts at zero.
         small_images: whether the stem is a 3x3 convolution, for images of a few pixels.
-        stem_stride: how many times smaller the stem for small images makes them.
+        stem_stride: how many times smaller the stem makes images if `small_images` is set.
         width: channels of the stem; the blocks have multiples of it.
 
     Raises:

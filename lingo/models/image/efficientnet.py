@@ -89,7 +89,7 @@ class Scaling(NamedTuple):
 
     width: float = 1.0  # factor of channels
     depth: float = 1.0  # factor of blocks
-    image_size: int = 224  # height and width of the images that it is meant for
+    image_size: int = 224  # height and width of the images that the network is meant for
     dropout_rate: float = 0.2  # before the logits
 
 

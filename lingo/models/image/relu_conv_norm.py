@@ -15,7 +15,7 @@ from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D, SeparableConv2D
 from lingo.layers.vision.conv_norm import convolve_and_normalize
 
-NARROWING = 4  # the width of a bottleneck / the width of its middle
+NARROWING = 4  # channels of a bottleneck's result / channels in its middle
 
 
 def unit_flops(convs: Sequence[Layer], norms: Sequence[Layer], shape: Sequence[int]) -> int:

@@ -181,7 +181,7 @@ def resnet(
         zero_init: whether the last gamma of each block starts at zero.
         small_images: whether the stem is a 3x3 convolution, for images of a few pixels. The stem
             for ImageNet is a 7x7 convolution and a 3x3 maximum, each of stride 2.
-        stem_stride: how many times smaller the stem for small images makes them.
+        stem_stride: how many times smaller the stem makes images if `small_images` is set.
         width: channels of the stem; the blocks have multiples of it.
 
     Raises:

@@ -71,10 +71,10 @@ def vit(
         size: XXS, Ti, S, B or L.
         num_classes: number of labels.
         image_shape: (H, W, C) of the images.
-        patch: height and width of a patch, in pixels; it divides H and W.
+        patch: height and width of a patch, in pixels, a divisor of H and W.
         positions: computed from sines and cosines, or trained.
         pooling: whether the head takes the mean of all patches, or a class token.
-        hidden_dim: width of a hidden layer of the head; None: it is linear.
+        hidden_dim: width of a hidden layer of the head; None: the head is linear.
 
     Raises:
         ParamError: if there is no such size, or patches do not fill the images.
