@@ -87,7 +87,7 @@ class Schedule(NamedTuple):
         return self.idle / total if total else 0.0
 
     def live_activations(self) -> tuple[int, ...]:
-        """Returns for each stage the most (micro-batch, repeat) pairs with live activations.
+        """Returns each stage's largest number of (micro-batch, repeat) pairs with live activations.
 
         Activations are live from the start of the forward step to the end of the backward step.
         """
@@ -139,7 +139,7 @@ def _position(step: Step, num_stages: int, num_repeats: int) -> int:
 
 
 def bubble_fraction(num_stages: int, num_micro_batches: int, num_repeats: int = 1) -> float:
-    """Returns the idle share of K equal stages in any schedule below: (K - 1) / (R M + K - 1)."""
+    """Returns the idle share of K equal stages in each schedule below: (K - 1) / (R M + K - 1)."""
     return (num_stages - 1) / (num_micro_batches * num_repeats + num_stages - 1)
 
 
@@ -155,7 +155,7 @@ def fill_drain(num_stages: int, num_micro_batches: int, backward: int = 2) -> Sc
 def circular(
     num_stages: int, num_micro_batches: int, num_repeats: int, backward: int = 2
 ) -> Schedule:
-    """Returns `fill_drain` through the stages several times (Xu et al. 2021, sec. 3.3); M >= K.
+    """Returns a `fill_drain` that passes all stages R times (Xu et al. 2021, sec. 3.3); M >= K.
 
     Each stage processes all micro-batches of a repeat before the next repeat. The makespan is
     (R M + K - 1)(1 + b), where a step has 1/R of the layers of a stage.
@@ -169,7 +169,8 @@ def one_forward_one_backward(
     """Returns the schedule PipeDream-Flush (Narayanan et al. 2021, fig. 4).
 
     Stage s runs forward steps until its first backward step can start, then alternates. It holds
-    activations of at most min(M, K - s) micro-batches; the makespan equals `fill_drain`'s.
+    activations of at most min(M, K - s) micro-batches. The makespan is the same as with
+    `fill_drain`.
     """
     orders: list[list[Step]] = []
     for stage in range(num_stages):
@@ -250,11 +251,11 @@ def partition(costs: Sequence[float], num_parts: int) -> tuple[range, ...]:
     """Splits n layers, in order, into `num_parts` (1..n) nonempty parts; returns their ranges.
 
     `costs` are [n] numbers such as FLOPs or seconds. The largest sum of a part is minimal, since
-    the slowest stage limits the pipeline; this is exact for floats, too. Among the splits with this
-    largest sum, the sum of squares of the parts' sums is minimal, up to rounding in float64. GPipe
-    minimizes only the sum of squares (Huang et al. 2019, sec. 2.2). Mostly both agree, but GPipe
-    would split 1, 5, 2, 3 into 1 + 5 | 2 | 3, whose slowest stage takes 6. Raises ParamError if a
-    cost is negative or not finite.
+    the slowest stage limits the pipeline. This minimum is exact for floats, too. Among the splits
+    with this largest sum, the sum of squares of the parts' sums is minimal, up to rounding in
+    float64. GPipe minimizes only the sum of squares (Huang et al. 2019, sec. 2.2). Mostly both
+    agree, but GPipe would split 1, 5, 2, 3 into 1 + 5 | 2 | 3, whose slowest stage takes 6. Raises
+    ParamError if a cost is negative or not finite.
     """
     for layer, cost in enumerate(costs):
         if not 0 <= cost < math.inf:
@@ -290,7 +291,7 @@ def _least_bound(sums: list[int], num_parts: int) -> int:
 
 
 def _farthest(sums: list[int], num_parts: int, bound: int) -> list[int]:
-    """Returns the most layers that the first 0, 1, ..., K parts hold if none exceeds `bound`."""
+    """Returns the most layers in the first 0, 1, ..., K parts if no part exceeds `bound`."""
     ends = [0]
     for _ in range(num_parts):
         ends.append(bisect_right(sums, sums[ends[-1]] + bound) - 1)
@@ -298,7 +299,7 @@ def _farthest(sums: list[int], num_parts: int, bound: int) -> list[int]:
 
 
 def _nearest(sums: list[int], num_parts: int, bound: int) -> list[int]:
-    """Returns the fewest layers that the first 0, 1, ..., K parts hold if none exceeds `bound`."""
+    """Returns the fewest layers in the first 0, 1, ..., K parts if no part exceeds `bound`."""
     starts = [len(sums) - 1]
     for _ in range(num_parts):
         starts.append(bisect_left(sums, sums[starts[-1]] - bound))
@@ -306,7 +307,7 @@ def _nearest(sums: list[int], num_parts: int, bound: int) -> list[int]:
 
 
 def _most_even(sums: list[int], num_parts: int, bound: int) -> list[int]:
-    """Returns the ends of the K parts with the least sum of squares, none above the bound.
+    """Returns the ends of the K parts with the least sum of squares, no part above the bound.
 
     least[k][j], the least sum of squares of k parts that end at j, is the minimum over i of
     least[k - 1][i] + (sums[j] - sums[i])^2. The first of equal starts i is taken.

@@ -24,7 +24,7 @@ Table = Mapping[str, Axes]
 
 
 class Rules(NamedTuple):
-    """The mesh axes of logical axes."""
+    """The two tables that map logical axes to mesh axes."""
 
     weights: Table  # for weights, gradients and slots
     activations: Table  # for everything else
@@ -81,7 +81,7 @@ The rest is our choice: scales, biases and tables of positions follow their axes
 
 
 def check_name(name: str) -> None:
-    """Raises ParamError for a logical axis with a known axis's letters in another order: "mpl".
+    """Raises ParamError for a logical axis with a known axis's letters in wrong order, like "mpl".
 
     Other unknown names are the user's own; the user gives the mesh rules for them.
     """
@@ -110,7 +110,7 @@ def split(
     the tensor: a mesh axis that splits one of them does not split the axes after them.
 
     Raises ParamError for a logical axis without a rule, a mesh axis that would split a tensor twice
-    or is not an axis of the mesh, or a size that does not divide.
+    or is not an axis of the mesh, or a size that is not a multiple of its number of parts.
     """
     tensor = f"{list(shape)} ({', '.join(name or '-' for name in logical)})"
     axes = [_mesh_axes(name, table, mesh, tensor) for name in logical]

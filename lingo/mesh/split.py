@@ -3,10 +3,10 @@
 [data, -, expert+model]: the first axis is split along the mesh axis `data`, into one part for each
 device along it; the second is whole; the third is split along two mesh axes, `expert` the outer.
 The tensor is replicated along all other mesh axes. Parts have equal sizes, rounded up: the last
-ones are padded, or all padding.
+parts are padded, or contain only padding.
 
-[-, model]/data: the elements of each part, in one row with zeros at its end, are split once more
-along `data`. Devices keep chunks of an array [*stacked axes, parts, row] (see `weight_rows`).
+[-, model]/data: each part is flattened to one row, with zeros at its end, and the row is split once
+more along `data`. Devices keep chunks of an array [*stacked axes, parts, row] (see `weight_rows`).
 
 `halo` says which rows of its neighbours a device needs, if windows move over a split axis.
 
@@ -22,8 +22,8 @@ GSPMD, sec. 4.3). So device i needs this many rows before and after its own:
     before_i = i (S - O s) + p
     after_i  = ((i + 1) O - 1) s - p + w - (i + 1) S
 
-One program runs on all devices. So all send as many rows as the device that needs most, and each
-cuts out the rows that it needs.
+One program runs on all devices. So every device sends as many rows as the neediest device needs,
+and cuts out the rows that it needs itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Split(NamedTuple):
     """How a tensor is split."""
 
     axes: tuple[Axes, ...]  # for each axis of the tensor, the mesh axes along which it is split
-    row_axes: Axes = ()  # mesh axes along which the row of each part is split; (): no rows
+    row_axes: Axes = ()  # mesh axes that split the flattened row of each part; (): no rows
     num_stacked: int = 0  # with rows: number of leading axes that are not part of the rows
 
     def parts(self, mesh: Topology) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ class Split(NamedTuple):
         return tuple(mesh.size(axes) for axes in self.axes)
 
     def storage(self) -> Split:
-        """Returns the split of the array as devices keep it; without rows, this split."""
+        """Returns the split of the stored array: of its rows if it has rows, else this split."""
         if not self.row_axes:
             return self
         stacked, own = self.axes[: self.num_stacked], self.axes[self.num_stacked :]
@@ -97,13 +97,14 @@ def whole(rank: int) -> Split:
 
 
 class Halo(NamedTuple):
-    """The rows that each part of an axis needs before and after its own."""
+    """The rows that each part of an axis needs before and after its own rows."""
 
     part: int  # S, the rows of an input part
     output_part: int  # O, the rows of a part of the result
-    # for each part: rows needed before its own; less than 0: its own first rows are not needed
+    # for each part: rows needed before its own; negative: so many of its own first rows are not
+    # needed
     rows_before: tuple[int, ...]
-    rows_after: tuple[int, ...]  # the same after its own; rows after the last part are padding
+    rows_after: tuple[int, ...]  # rows needed after its own; rows after the last part are padding
 
     @property
     def exchange(self) -> tuple[int, int]:
@@ -135,8 +136,8 @@ def halo(
     """Returns the halo of windows that move over an axis of `size` rows in `num_parts` parts.
 
     A window has `window` rows, with a distance of `dilation` from one to the next. SAME has
-    ceil(size / stride) windows, and puts half of the padding that they need before the first row,
-    rounded down; VALID has the windows that lie inside.
+    ceil(size / stride) windows, and puts half of the padding that they need, rounded down, before
+    the first row. VALID has the windows that lie inside.
 
     Raises ParamError for a number below 1, or if no window fits.
     """

@@ -6,8 +6,8 @@
 
 A tile assignment is an array of device numbers. It has an axis for each axis of the tensor, whose
 size is the number of parts. If several devices hold the same part, one more axis runs over these
-(Xu et al. 2021, sec. 3.1: replicated, tiled, partially tiled). In most cases it is arange(N),
-reshaped and transposed: XLA's compact form, `shape<=[reshaped]T(transposed)`.
+devices (Xu et al. 2021, sec. 3.1: replicated, tiled, partially tiled). In most cases the array is
+arange(N), reshaped and transposed: XLA's compact form, `shape<=[reshaped]T(transposed)`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Iota(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """A tile assignment; the fields are the fields of the same names in XLA's `OpSharding`.
+    """A tile assignment, with the names of fields in XLA's `OpSharding`.
 
     The device numbers have as many axes as the tensor, and one more if devices along the last axis
     hold the same part.
@@ -100,7 +100,7 @@ class Tiles(NamedTuple):
 def tiles(split: Split, mesh: Topology) -> Tiles:
     """Returns the tile assignment of a split, which uses each mesh axis once at most.
 
-    It describes the array as devices keep it (`Split.storage`).
+    The assignment describes the array as devices store it (`Split.storage`).
     """
     split = split.storage()
     order = [mesh.axes.index(axis) for axes in split.axes for axis in axes]

@@ -16,7 +16,7 @@ AXES = ("stage", "data", "expert", "sequence", "height", "width", "model")
 
 
 MAX_MESH_DEVICES = 2**20
-"""The most devices of a mesh: a hundred times the largest pod's; more is a slip."""
+"""The most devices of a mesh, a hundred times the largest pod: more is a mistake."""
 
 
 class Topology(NamedTuple):

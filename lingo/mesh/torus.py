@@ -49,8 +49,8 @@ class AxisPlacement(NamedTuple):
     repeats: tuple[int, ...]  # how often the mesh axis repeats the box along each axis of the torus
 
 
-def places(mesh: Topology, torus: Sequence[int], *, num_inner: int = 1) -> list[AxisPlacement]:
-    """Returns the place of each mesh axis; the mesh has as many devices as the torus.
+def places(mesh: Topology, torus: Sequence[int], *, num_inner: int = 1) -> list[Place]:
+    """Returns where each mesh axis lies on the torus; mesh and torus have as many devices.
 
     The last `num_inner` axes of the torus, such as cores of a chip or switches inside each other,
     are filled first, from the last axis on.

@@ -1,8 +1,8 @@
-"""The elements of a weight in rows of equal chunks; each device updates one chunk per row.
+"""Weights flattened into rows of equal chunks; each device updates one chunk per row.
 
-N devices update a part of a weight, but perhaps none of its axes divides into N equal parts. Its
-elements in row-major order, with zeros after the last, always do (Xu et al. 2020, arXiv
-2004.13336): of n elements, each device has ceil(n / N).
+N devices update a part of a weight together, but perhaps no axis of the part divides into N equal
+chunks. The part's elements in row-major order, with zeros after the last element, always do (Xu et
+al. 2020, arXiv 2004.13336): of n elements, each device has ceil(n / N).
 
     [7, 5], N = 4                     one row of 35 elements and a zero; chunks of 9
     [7, 5], 5 in 2 parts, N = 4       two rows of 7 * 3 = 21 elements and 3 zeros; chunks of 6
@@ -34,7 +34,7 @@ class RowBox(NamedTuple):
 
     start: int  # column of its first element in the row
     shape: tuple[int, ...]  # of the box, with zeros of an uneven part
-    where: Index  # of its elements in the weight, without these zeros
+    where: Index  # index of the box's elements in the weight, without these zeros
 
     @property
     def content(self) -> Index:
@@ -43,10 +43,10 @@ class RowBox(NamedTuple):
 
 
 class WeightRows(NamedTuple):
-    """How the elements of one weight are arranged as [P, C]."""
+    """How the elements of one weight are arranged in rows, as an array [P, C]."""
 
     shape: tuple[int, ...]  # of the weight, without stacked axes
-    parts: tuple[int, ...]  # number of parts of each axis; P is their product
+    parts: tuple[int, ...]  # number of parts of each axis; P is the product
     num_chunks: int  # of each row
 
     @property
@@ -92,7 +92,7 @@ class WeightRows(NamedTuple):
 
 
 def weight_rows(shape: Sequence[int], split: Split, mesh: Topology) -> WeightRows | None:
-    """Returns the rows of each weight in a tensor [*stacked axes, ...]; None without rows."""
+    """Returns the layout of the rows of weights [*stacked axes, ...]; None without rows."""
     if not split.row_axes:
         return None
     num = split.num_stacked
@@ -100,7 +100,7 @@ def weight_rows(shape: Sequence[int], split: Split, mesh: Topology) -> WeightRow
 
 
 def read_rows(value: Any, index: Index, rows: WeightRows) -> np.ndarray:
-    """Reads a part of weights as rows, float32 in the shape of `index`.
+    """Reads a part of the rows of weights, float32 in the shape of `index`.
 
     `value` is [*stacked axes, ...], perhaps an object that is read slice by slice. `index` has a
     slice for each axis of the array in rows, [*stacked axes, P, C].

@@ -1,6 +1,6 @@
-"""Metrics of classification as additive states: a program counts, and the host computes results.
+"""Classification metrics as additive states: a program counts, and Python computes results.
 
-    a program counts                       the host computes
+    a program counts                       Python computes
     confusion       [K, K] counts          accuracy, precision, recall, F1: macro, micro, per class
     score_counts    2 x [M] counts         AUC from a histogram of scores, with its error bound
     score_table     3 x [N] scores         AUC, exact
@@ -53,7 +53,7 @@ def top_k_accuracy(
 def confusion(
     labels: tf.Tensor, predictions: tf.Tensor, weights: tf.Tensor, *, num_classes: int
 ) -> dict[str, tf.Tensor]:
-    """Returns the state {"confusion": float64 [K, K]}, the weight of each (label, prediction).
+    """Returns the state {"confusion": float64 [K, K]}: total weight of each (label, prediction).
 
     Args:
         labels: int [B], in 0..K-1.
@@ -137,10 +137,11 @@ def score_counts(
 
 
 def score_count_results(state: Mapping[str, Any]) -> dict[str, float]:
-    """Returns `auc`, from histograms [M], and `auc_error`, the bound of its error.
+    """Returns `auc`, computed from histograms [M], and `auc_error`, the bound of the AUC's error.
 
-    AUC is the probability that a positive example has a higher score than a negative one. Pairs in
-    one bin count one half; the exact AUC is between counting none and counting all of them.
+    AUC is the probability that a positive example has a higher score than a negative one. A pair in
+    one bin counts one half. The exact AUC lies between counting none and counting all of these
+    pairs.
 
     >>> score_count_results({"positives": np.array([1.0, 1.0]), "negatives": np.array([1.0, 0.0])})
     {'auc': 0.75, 'auc_error': 0.25}
@@ -192,7 +193,7 @@ def score_table(
 
 
 def table_slots(example_ids: tf.Tensor, num_examples: int) -> tf.Tensor:
-    """Returns the slots, int32 [B], of examples in a table of `num_examples`, by ids, int [B].
+    """Returns the slot, int32 [B], of each example id, int [B], in a table of `num_examples` slots.
 
     Ids outside of the table take its first or last slot. Slots are int32, because XLA's partitioner
     (JAX 0.10.2) ends the process if unequal parts of a batch have int64 slots.

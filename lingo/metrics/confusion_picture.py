@@ -3,9 +3,9 @@
 Axes: K classes, H height, W width.
 
 A cell's colour shows its share of the row, so that rare classes are as visible as frequent ones:
-blue on the diagonal (right), red elsewhere (wrong). It darkens with the square root of the share,
-so that one confusion in a hundred can be seen. Grey rows have no examples. Numbers are counts; they
-are left out if they have no room.
+blue on the diagonal (right), red elsewhere (wrong). The colour darkens with the square root of the
+share, so that one confusion in a hundred can be seen. Grey rows have no examples. The numbers in
+cells are counts, and are left out if they have no room.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def confusion_image(counts: np.ndarray, *, class_names: Sequence[str] | None = N
     """Returns the image of a confusion matrix.
 
     Args:
-        counts: float [K, K], the weight of each (label, prediction), as `confusion` adds it up.
+        counts: float [K, K], the weight of each (label, prediction) pair, as summed by `confusion`.
         class_names: names of the K classes; None: their numbers. Long names are cut.
 
     Raises:

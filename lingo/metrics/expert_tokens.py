@@ -1,4 +1,4 @@
-"""Which expert sees which token: counts of a mixture in an evaluation, as numbers and as pictures.
+"""Which experts get which tokens in an evaluation, as a number, a table and a picture.
 
 Axes: E experts, V token ids.
 """
@@ -23,10 +23,11 @@ _LEGEND = (
 
 
 def expert_token_results(state: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Returns the mutual information of token and expert, in bits, from `expert_tokens`, [E, V].
+    """Returns the mutual information of token and expert, in bits.
 
-    0 bits: all tokens are spread alike; log2(E) bits: each token has one expert, and experts have
-    equal loads. The result is empty if no token was counted.
+    It is computed from the counts `expert_tokens`, [E, V], in the state. 0 bits: all tokens are
+    spread alike. log2(E) bits: each token has one expert, and experts have equal loads. The result
+    is empty if no token was counted.
     """
     joint, expert, token = _shares(state)
     if not joint.any():
@@ -37,10 +38,11 @@ def expert_token_results(state: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def expert_token_summaries(state: Mapping[str, np.ndarray]) -> dict[str, Media]:
-    """Returns a table of each expert's tokens and a picture of counts `expert_tokens`, [E, V].
+    """Returns a table of each expert's most typical tokens, and a picture of all counts.
 
-    The table has the tokens most typical of an expert, by s log(s / t): s is the token's share of
-    the expert's choices, t its share of all choices. The result is empty if no token was counted.
+    The counts are `expert_tokens`, [E, V], in the state. Tokens are ordered by s log(s / t), where
+    s is the token's share of the expert's choices, and t is the token's share of all choices. The
+    result is empty if no token was counted.
     """
     joint, expert, token = _shares(state)
     if not joint.any():
@@ -63,7 +65,7 @@ def expert_token_summaries(state: Mapping[str, np.ndarray]) -> dict[str, Media]:
 
 
 def _shares(state: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns shares of all choices: of pairs, [E, V], of experts, [E, 1], of tokens, [1, V]."""
+    """Returns the shares of all choices per pair, [E, V], per expert, [E, 1], per token, [1, V]."""
     counts = np.asarray(state["expert_tokens"], np.float64)
     joint = counts / max(counts.sum(), 1.0)
     return joint, joint.sum(axis=1, keepdims=True), joint.sum(axis=0, keepdims=True)

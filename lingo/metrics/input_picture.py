@@ -23,9 +23,9 @@ _LEGEND = (
 
 
 def summarize_inputs(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, Media]:
-    """Returns a table and a picture of the metrics, {input: {metric: value}}, that all inputs have.
+    """Returns a table and a picture of the metrics that all inputs have.
 
-    The result is empty if inputs share no metric.
+    `metrics` is {input: {metric: value}}. The result is empty if inputs share no metric.
     """
     rows = list(metrics.values())
     shared = [name for name in rows[0] if all(name in row for row in rows)]

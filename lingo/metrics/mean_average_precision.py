@@ -37,7 +37,7 @@ RESULTS = (
     "ar_medium",
     "ar_large",
 )
-"""COCO's 12 numbers, in its order: average precision, then average recall."""
+"""COCO's 12 numbers, in COCO's order: average precision, then average recall."""
 
 
 def detection_table(
@@ -146,7 +146,8 @@ def coco_detections(
             `box_scores`, float [B, D].
         image_ids: int [B].
         image_sizes: [B, 2], height and width in pixels.
-        category_ids: COCO's ids of labels 1..K, [K], as `CocoInput.category_ids`; None: the labels.
+        category_ids: COCO's ids of labels 1..K, [K], as `CocoInput.category_ids`; None: the labels
+            themselves.
 
     >>> one = {"boxes": np.array([[[0, 0.5, 1, 1]]]), "box_labels": np.array([[2]])}
     >>> one["box_scores"] = np.array([[0.75]])

@@ -24,7 +24,7 @@ class Image(NamedTuple):
     """An image, or several side by side.
 
     `pixels` are [H, W], [H, W, C] or, for several images, [N, H, W, C], with 1 or 3 channels:
-    uint8, or floats or bools from 0 (black) to 1. `legend` explains them, in Markdown.
+    uint8, or floats or bools from 0 (black) to 1. `legend` explains the picture, in Markdown.
     """
 
     pixels: np.ndarray
@@ -86,13 +86,13 @@ class Text(NamedTuple):
 
 
 class TokenIds(tuple[Sequence[int], ...]):
-    """A column of a table whose cells are token ids; each id is shown as its token's text."""
+    """A table column: each cell has token ids, and each id is shown as its token's text."""
 
     __slots__ = ()
 
 
 class Table(NamedTuple):
-    """A table, such as of examples: title -> the cells of a column, from top to bottom.
+    """A table: {title of a column: the cells of the column, from top to bottom}.
 
     Columns are lists or arrays of one length; cells are texts, numbers or bools. A column of
     `TokenIds` is shown as texts where there is a tokenizer, else as numbers.

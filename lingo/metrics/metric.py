@@ -1,4 +1,4 @@
-"""Metrics as additive states: programs add them up, and the host divides once at the end.
+"""Metrics as additive states: programs sum the states, and Python divides once at the end.
 
 A state is a dict of tensors or numbers that can be summed over examples, micro-batches, replicas,
 steps and batches. `{"sum", "weight"}` is the state of a mean. Nothing is averaged before the end: a
@@ -39,9 +39,9 @@ def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]
 
 
 def add_states(sums: Mapping[str, State], states: Mapping[str, State]) -> dict[str, dict[str, Any]]:
-    """Adds states by name to earlier sums, {} at first, on the devices of their tensors.
+    """Adds each state to the earlier sum of its name ({} at first), on the devices of the tensors.
 
-    A name or entry that only one of the two has is kept unchanged.
+    A name or entry that occurs only in `sums` or only in `states` is kept unchanged.
 
     >>> add_states({'loss': mean(6.0, 3.0)}, {'loss': mean(1.0, 1.0)})
     {'loss': {'sum': 7.0, 'weight': 4.0}}
@@ -55,7 +55,7 @@ def add_states(sums: Mapping[str, State], states: Mapping[str, State]) -> dict[s
 
 
 def read_states(states: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
-    """Returns states as arrays on the host; their tensors may be on devices.
+    """Returns states as NumPy arrays; their tensors may be on devices.
 
     >>> read_states({'loss': mean(tf.constant(6.0), tf.constant(3.0))})['loss']['sum'].item()
     6.0
@@ -64,7 +64,7 @@ def read_states(states: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]
 
 
 class Accumulator:
-    """Adds states up on the host, in float64."""
+    """Sums states in NumPy, in float64."""
 
     def __init__(self, states: Mapping[str, State] | None = None) -> None:
         """Starts from nothing, or from the sums of an earlier accumulator."""
@@ -72,7 +72,7 @@ class Accumulator:
         self.add(states or {})
 
     def add(self, states: Mapping[str, State]) -> None:
-        """Adds states by name, of one step or several; entries are arrays of any shape."""
+        """Adds {name: state} of one step or of several steps; entries are arrays of any shape."""
         exact = {
             name: {entry: np.asarray(value, np.float64) for entry, value in state.items()}
             for name, state in states.items()
@@ -85,10 +85,10 @@ class Accumulator:
 
 
 def means(states: Mapping[str, State]) -> dict[str, float]:
-    """Returns {name: sum / weight} of scalar states, without those whose weight is 0.
+    """Returns {name: sum / weight} of scalar states, without states of weight 0.
 
     Raises:
-        ValueError: for a state that is not the state of one scalar mean.
+        ValueError: for a state other than `sum` and `weight` of one scalar mean.
 
     >>> means({'loss': mean(6.0, 3.0)})
     {'loss': 2.0}

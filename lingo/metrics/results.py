@@ -1,4 +1,4 @@
-"""Results of metrics' states: from sums over all examples to numbers and images."""
+"""Computes numbers and images from metrics' states, which are sums over all examples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READERS: dict[frozenset[str], Callable[[State], dict[str, float]]] = {
     frozenset({"detections", "truths", "images", "outside"}): detection_results,
     frozenset({"expert_tokens"}): expert_token_results,
 }
-"""Entries of a state -> the function that computes results from it."""
+"""Names of a state's entries -> the function that computes results from such a state."""
 
 
 def is_known(state: State) -> bool:
@@ -41,9 +41,10 @@ class UnknownState(ValueError):
 
 
 def read_state(name: str, state: State) -> dict[str, float]:
-    """Returns the results of one metric by name; none if nothing was counted.
+    """Returns the results of one metric, {name: number}; {} if nothing was counted.
 
-    A mean has the name of the metric; other results are below it, such as `quality/f1_macro`.
+    A mean has the name of the metric. The names of other results start with it, such as
+    `quality/f1_macro`.
 
     Raises:
         UnknownState: for a state with other entries than the functions of `lingo.metrics` return.
@@ -63,8 +64,9 @@ def state_summaries(
 ) -> dict[str, Media]:
     """Returns the images and tables of one metric, by name.
 
-    A confusion is an image, unless it has more than 1,024 classes; the tokens of experts are a
-    table and a picture. `class_names` are the names of all classes; None: their numbers.
+    A confusion matrix gives an image, unless it has more than 1,024 classes. The counts of experts'
+    tokens give a table and a picture. `class_names` are the names of all classes; None: their
+    numbers.
 
     >>> list(state_summaries('quality', {'confusion': np.eye(2)}))
     ['quality/confusion']

@@ -21,9 +21,9 @@ from typing import Any, Literal
 from lingo.config.base.errors import MissingPackage
 
 Measure = Literal["bleu", "bleu_uncased", "chrf", "exact_match", "rouge1", "rouge2", "rougeL", "f1"]
-"""BLEU (Papineni et al. 2002), also without regard to case, chrF (Popovic 2015), the share of exact
-matches, ROUGE of words, word pairs and subsequences (Lin 2004), and the F1 of words in answers
-(Rajpurkar et al. 2016)."""
+"""The measures: BLEU (Papineni et al. 2002), BLEU without regard to case, chrF (Popovic 2015), the
+share of exact matches, ROUGE of words, word pairs and subsequences (Lin 2004), and the F1 of words
+in answers (Rajpurkar et al. 2016)."""
 
 _NOT_IN_WORDS = re.compile("[^a-z0-9]+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -33,13 +33,12 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 def text_scores(
     texts: Sequence[str], references: Sequence[str], measures: Iterable[Measure]
 ) -> dict[str, float]:
-    """Returns the scores of N texts, given a reference for each; none if there are no texts.
+    """Returns the scores of N texts, given a reference for each; {} if there are no texts.
 
     `bleu` and `chrf`, in 0..100, equal the output of the command `sacrebleu` with its default
-    settings, and `bleu_uncased` its output with `-lc --tokenize intl`, as MLPerf requires. Other
-    scores are means over texts: `rouge1`, `rouge2` and `rougeL` in 0..100, `f1` and `exact_match`
-    in 0..1.
-    Raises MissingPackage as `import_sacrebleu` does.
+    settings, and `bleu_uncased` equals the output with `-lc --tokenize intl`, as MLPerf requires.
+    Other scores are means over texts: `rouge1`, `rouge2` and `rougeL` in 0..100, `f1` and
+    `exact_match` in 0..1. Raises MissingPackage as `import_sacrebleu` does.
     """
     return {name: score for name, (score, _) in _scores(texts, references, measures).items()}
 
@@ -84,7 +83,7 @@ def _score(texts: Sequence[str], references: Sequence[str], measure: Measure) ->
 
 
 def rouge_n(text: str, reference: str, *, n: int) -> float:
-    """Returns the F-measure of ROUGE-N, in 0..1, by the runs of n words that both texts have.
+    """Returns the F-measure of ROUGE-N, in 0..1, from the n-grams that both texts have.
 
     >>> rouge_n("the cat sat", "the cat ran", n=1), rouge_n("the cat sat", "the cat ran", n=2)
     (0.6666666666666666, 0.5)
@@ -94,7 +93,7 @@ def rouge_n(text: str, reference: str, *, n: int) -> float:
 
 
 def rouge_l(text: str, reference: str) -> float:
-    """Returns the F-measure of ROUGE-L, in 0..1, by the longest common subsequence of words.
+    """Returns the F-measure of ROUGE-L, in 0..1, from the longest common subsequence of words.
 
     >>> rouge_l("the big cat sat", "the cat sat down")
     0.75
@@ -104,7 +103,7 @@ def rouge_l(text: str, reference: str) -> float:
 
 
 def answer_f1(text: str, reference: str) -> float:
-    """Returns the F1 of words in 0..1, without articles and punctuation, in lower case.
+    """Returns the F1 of words, in 0..1; articles, punctuation and case do not count.
 
     >>> answer_f1("The Japanese yen.", "Japanese yen")
     1.0
@@ -139,7 +138,7 @@ def _runs(items: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def _longest_common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
-    """Returns the length; the usual table is computed row by row, for each item of `a`."""
+    """Returns the length of the longest common subsequence, by dynamic programming."""
     lengths = [0] * (len(b) + 1)
     for item in a:
         above_left = 0

@@ -1,4 +1,4 @@
-"""Sums of several tensors that have the same bits in every run."""
+"""Makes sums of several tensors bitwise reproducible from run to run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _is_on = contextvars.ContextVar("add_in_order", default=False)
 
 @contextlib.contextmanager
 def add_in_order() -> Generator[None]:
-    """Makes TensorFlow add three or more tensors from left to right inside, also in gradients.
+    """Inside this context, TensorFlow sums tensors from left to right, also in gradients.
 
     TensorFlow's AddN starts with the first input that no other operation still needs, and adds the
-    rest into its memory. Which input this is depends on which threads are faster, and so do the
-    order of the terms and the last bits of the sum. `enable_op_determinism` does not change that.
-    AddN also sums the gradients of a tensor with several uses. TensorFlow creates every AddN in one
-    function, which is replaced here.
+    other inputs into the memory of that input. Which input comes first depends on the speed of
+    threads, and with it the order of the terms and the last bits of the sum.
+    `enable_op_determinism` does not change that. AddN also sums the gradients of a tensor with
+    several uses. TensorFlow creates every AddN in a single function, and this module replaces that
+    function.
 
     >>> with add_in_order():
     ...     float(tf.add_n([tf.constant(1e8), tf.constant(-1e8), tf.constant(1.0)]))
@@ -35,14 +36,14 @@ def add_in_order() -> Generator[None]:
         _is_on.reset(token)
 
 
-@functools.cache  # once in a process, as other threads may trace at the same time
+@functools.cache  # once per process: other threads may trace at the same time
 def _replace_add_n() -> None:
     from tensorflow.python.ops import gen_math_ops
 
     add_n = gen_math_ops.add_n
 
     def add(inputs: Sequence[Any], name: str | None = None) -> Any:
-        if len(inputs) < 3 or not _is_on.get():  # the order of two makes no difference
+        if len(inputs) < 3 or not _is_on.get():  # two terms have the same sum in either order
             return add_n([*inputs], name=name)
         return functools.reduce(lambda total, term: tf.raw_ops.AddV2(x=total, y=term), inputs)
 

@@ -31,26 +31,27 @@ def attend(
 ) -> tf.Tensor:
     """Returns scaled dot-product attention (Vaswani et al. 2017, sec. 3.2.1).
 
-    The logits are computed in the type of queries and keys, as in Praxis
-    and AXLearn; from them to the weights everything is float32. bfloat16 rounds the logits to 8
-    significant bits. Relative to float32 throughout, this raises the error of the result from 0.4 %
-    to 0.5 % if the standard deviation of the logits is 1, and from 0.7 % to 1.4 % if it is 8; the
+    The logits are computed in the type of queries and keys, as in Praxis and AXLearn. Everything
+    from the logits to the attention weights is float32. bfloat16 rounds the logits to 8 significant
+    bits. Compared with float32 throughout, this raises the error of the result from 0.4 % to 0.5 %
+    if the standard deviation of the logits is 1, and from 0.7 % to 1.4 % if it is 8. In return, the
     products take half the time.
 
     Args:
         query: [B, N, T, H], any float type, already multiplied by the scale (1/sqrt(H) in the
             paper).
-        key: [B, K, S, H], same type. Query heads n N/K ... (n+1) N/K - 1 share key head n
+        key: [B, K, S, H], same type. Key head n serves the query heads n N/K to (n+1) N/K - 1
             (Ainslie et al. 2023, sec. 2.2).
         value: [B, K, S, H], same type.
         mask: bool, broadcastable to [B, N, T, S], True where a query sees a key; None: every query
             sees every key. A query that sees no key averages all values equally.
         bias: float32, broadcastable to [B, N, T, S], added to the logits.
         logit_cap: C; a logit s becomes C tanh(s / C) before the bias (Gemma Team 2024, sec. 2).
-        dropout: applied to the weights, float32 [B, N, T, S]. It may only multiply each weight by a
-            factor that does not depend on the weights.
-        round_weights: applied to the weights before dropout, for example to round them to 8 bits;
-            the gradient treats it as the identity. None is faster.
+        dropout: applied to the attention weights, float32 [B, N, T, S]. It may only multiply each
+            weight by a factor that does not depend on the weights.
+        round_weights: applied to the attention weights before dropout, for example to round them to
+            8 bits. The gradient treats this function as the identity. None: no rounding, which is
+            faster.
 
     Returns:
         [B, N, T, H], the type of `value`.
@@ -80,8 +81,8 @@ def weighted_average(
     """Averages values with weights softmax(logits).
 
     For each query, the gradient of the softmax needs the sum over keys of weight times gradient.
-    The inner product of the result and its gradient has the same value (Dao et al. 2022, app. B.4),
-    and is a sum of H terms instead of S.
+    The inner product of the query's result and the gradient of that result has the same value (Dao
+    et al. 2022, app. B.4), and is a sum of H terms instead of S.
 
     Args:
         logits: float32 [B, N, T, S].
@@ -143,14 +144,14 @@ def _fold_groups(x: tf.Tensor, num_groups: int) -> tf.Tensor:
 def write_positions(
     caches: Sequence[tf.Tensor], news: Sequence[tf.Tensor], index: tf.Tensor
 ) -> list[tf.Tensor]:
-    """Returns caches whose positions `index` to `index + C - 1` are replaced by new ones.
+    """Returns caches with new values at the positions `index` to `index + C - 1`.
 
-    It uses a scatter: unlike a concatenation, XLA compiles it for an index that is known only at
-    run time, and writes in place.
+    It uses a scatter. Unlike a concatenation, XLA can compile a scatter for an index that is known
+    only at run time, and then writes in place.
 
     Args:
         caches: tensors of one shape, [B, K, S, H], any type.
-        news: the new positions of each cache, [B, K, C, H], same type.
+        news: the new values of each cache, [B, K, C, H], same type.
         index: int32 scalar; index + C is at most S.
 
     >>> cache = tf.zeros([1, 1, 4, 1])

@@ -1,7 +1,7 @@
-"""Axes cut into blocks of equal size.
+"""Cuts an axis of tensors into blocks of equal size.
 
-`Blocks` are for local attention, where each block attends to its neighbours only; `BlockGrid` and
-`loop` work on one block at a time.
+`Blocks` is for local attention, in which each block attends only to itself and its neighbours.
+`BlockGrid` and `loop` are for code that works on one block at a time.
 
 Axes: B batch, T positions, L positions of a block, M = ceil(T / L) blocks.
 """
@@ -28,26 +28,26 @@ class Blocks(NamedTuple):
     """
 
     size: int  # L
-    before: bool = False  # whether a block sees the previous one
-    after: bool = False  # whether a block sees the next one
+    before: bool = False  # whether a block also sees the previous block
+    after: bool = False  # whether a block also sees the next block
 
     @property
     def num_keys(self) -> int:
-        """The number of positions that a block may see."""
+        """The number of positions that a block may see: its own and its neighbours'."""
         return (self.before + 1 + self.after) * self.size
 
     def count(self, length: int) -> int:
-        """Returns M, the number of blocks of T positions."""
+        """Returns M, the number of blocks into which `length` = T positions are cut."""
         return -(-length // self.size)
 
     def split(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the blocks [B * M, L, ...] of x, [B, T, ...], any type, padded with zeros."""
+        """Cuts x, [B, T, ...] of any type, into blocks [B * M, L, ...], padded with zeros."""
         return self._replace(before=False, after=False).split_with_neighbors(x)
 
     def split_with_neighbors(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns each block of x, [B, T, ...], any type, T static, with the neighbours it sees.
+        """Cuts x, [B, T, ...] of any type, T static, into blocks that include their neighbours.
 
-        The result is [B * M, num_keys, ...], same type, with zeros for a missing neighbour.
+        The result is [B * M, num_keys, ...], same type. A missing neighbour is zeros.
         """
         length: Any = x.shape[1]
         num, rest = self.count(length), x.shape[2:]
@@ -60,12 +60,12 @@ class Blocks(NamedTuple):
         return tf.reshape(tf.concat(parts, axis=2), [-1, self.num_keys, *rest])
 
     def join(self, x: tf.Tensor, length: int) -> tf.Tensor:
-        """Joins blocks x, [B * M, L, ...], any type, to sequences [B, T, ...] without padding."""
+        """Joins blocks x, [B * M, L, ...] of any type, to sequences [B, T, ...] without padding."""
         return tf.reshape(x, [-1, self.count(length) * self.size, *x.shape[2:]])[:, :length]
 
 
 class BlockGrid:
-    """How an axis is cut into blocks of equal size, at most `most`; the last one may be padded."""
+    """The cut of an axis into equal blocks of size `most` or less; the last block may be padded."""
 
     def __init__(self, length: int, most: int) -> None:
         self.length = length
@@ -74,7 +74,7 @@ class BlockGrid:
         self.padding = self.count * self.size - length
 
     def pad(self, x: tf.Tensor, axis: int) -> tf.Tensor:
-        """Returns x with zeros after its end."""
+        """Pads an axis of x with zeros at its end, to a whole number of blocks."""
         if not self.padding:
             return x
         paddings = [[0, 0]] * len(x.shape)
@@ -82,7 +82,7 @@ class BlockGrid:
         return tf.pad(x, paddings)
 
     def block(self, x: tf.Tensor, index: Any, axis: int) -> tf.Tensor:
-        """Returns one block of a padded tensor."""
+        """Returns block number `index`, along an axis, of a tensor that `pad` returned."""
         if self.count == 1:
             return x
         sizes = [size_of(x, i) for i in range(len(x.shape))]
@@ -93,7 +93,7 @@ class BlockGrid:
         return tf.ensure_shape(tf.slice(x, begin, sizes), shape)
 
     def join(self, blocks: tf.TensorArray, axis: int) -> tf.Tensor:
-        """Returns one tensor of all blocks, without the padding."""
+        """Joins all blocks into one tensor along an axis, without the padding."""
         if self.count == 1:
             return blocks.read(0)
         x = blocks.stack()  # [count, ...]
@@ -115,7 +115,7 @@ def block_array(dtype: Any, count: int) -> tf.TensorArray:
 
 
 def zero_blocks(count: int, block: tf.Tensor) -> tf.TensorArray:
-    """Returns an array with float32 zeros in the shape of `block` for each block.
+    """Returns an array of `count` blocks of float32 zeros, each in the shape of `block`.
 
     >>> zero_blocks(2, tf.ones([1, 2])).stack().numpy()
     array([[[0., 0.]],
@@ -129,7 +129,7 @@ def zero_blocks(count: int, block: tf.Tensor) -> tf.TensorArray:
 
 
 def add_block(array: tf.TensorArray, index: Any, x: tf.Tensor) -> tf.TensorArray:
-    """Adds x, as float32, to the tensor of a block.
+    """Adds x, as float32, to block number `index` of an array.
 
     >>> add_block(zero_blocks(2, tf.ones([1])), 1, tf.constant([5])).stack().numpy().tolist()
     [[0.0], [5.0]]
@@ -158,7 +158,7 @@ def loop(start: Any, stop: Any, body: Callable[..., Any], state: Any) -> Any:
 
 
 def _pad(x: tf.Tensor, start: int, stop: int) -> tf.Tensor:
-    """Pads the second axis of a tensor with zeros."""
+    """Pads the second axis of a tensor with `start` zeros before it and `stop` zeros after it."""
     if not start and not stop:
         return x
     return tf.pad(x, [[0, 0], [start, stop]] + [[0, 0]] * (len(x.shape) - 2))

@@ -1,11 +1,11 @@
-"""Attention whose logits exist a block at a time: memory grows with the length, not its square.
+"""Attention that computes logits block by block: memory grows with the length, not its square.
 
 The softmax over all keys is merged from softmaxes over blocks of keys (Milakov and Gimelshein 2018;
 Rabe and Staats 2021), and the gradient computes the logits again (Dao et al. 2022). Blocks that a
-band hides are skipped; a mask is added only to blocks in which it may hide a key.
+band hides are skipped. A mask is added only in blocks where it may hide a key.
 
 Axes: B batch, T query positions, S key positions, N query heads, K key heads, G = N / K, H head
-width, Q and R positions of a block of queries and of keys.
+width, Q positions of a block of queries, R positions of a block of keys.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from lingo.ops.shape import size_of
 
 
 class BlockSize(NamedTuple):
-    """The most positions that a block of logits may have."""
+    """The most query positions and key positions that a block of logits may have."""
 
     queries: int
     keys: int
 
 
 _SQUARE = BlockSize(512, 512)  # for XLA, and where a band hides some blocks
-_ROWS = BlockSize(256, 16384)  # a block mostly has all keys: one softmax, nothing to merge
+_ROWS = BlockSize(256, 16384)  # a block usually has all keys, so there is nothing to merge
 
 
 class Band(NamedTuple):
-    """How many positions before and after its own a query may see; None: all."""
+    """How many positions before and after its own position a query may see; None: all of them."""
 
     num_before: int | None = None
     num_after: int | None = None
@@ -43,12 +43,14 @@ class Logits(NamedTuple):
     Attributes:
         band: which keys a query sees, by their distance alone. Each query has to see a key.
         mask: (query inputs, key inputs) -> bool [B or 1, Q, R], True where a query sees a key;
-            None: everywhere.
+            None: no mask.
         bias: (query inputs, key inputs, weights) -> float32 [B or 1, N, Q, R], added to the logits;
-            or None.
-        weights: structure of float32 tensors: the weights of `bias` that get a gradient.
-        query_inputs: structure of [B or 1, T] tensors, any type; `mask` and `bias` get a block.
-        key_inputs: the same for keys: [B or 1, S] tensors.
+            None: no bias.
+        weights: structure of float32 tensors: the trainable weights that `bias` uses. They get a
+            gradient.
+        query_inputs: structure of [B or 1, T] tensors, any type; `mask` and `bias` get one block of
+            each.
+        key_inputs: like `query_inputs`, for keys: [B or 1, S] tensors.
         logit_cap: C; a logit s becomes C tanh(s / C) before the bias.
     """
 
@@ -81,11 +83,13 @@ def attend_blockwise(
         key: [B, K, S, H], same type; S static.
         value: [B, K, S, H], same type.
         logits: masks, bias and cap of the logits. Gradients flow into its `weights`, but not into
-            other tensors of its functions.
-        dropout: (weights, their part of [T, S]) -> weights, float32 [B, N, Q, R]. It may only
-            multiply each weight by a factor that does not depend on the weights.
+            other tensors that its functions use.
+        dropout: (attention weights of a block, the block's `Part` of [T, S]) -> attention weights
+            after dropout, float32 [B, N, Q, R]. It may only multiply each weight by a factor that
+            does not depend on the weights.
         block: the size of blocks of logits; None: the fastest size on CPUs.
-        compiled: whether XLA compiles the program, which makes other sizes and products faster.
+        compiled: whether XLA compiles the program. With XLA, other block sizes and other forms of
+            the products are fastest.
 
     Returns:
         [B, N, T, H], the type of `value`.
@@ -115,7 +119,7 @@ def attend_blockwise(
 
 
 class _Blocks:
-    """The computation of one call; queries are [B, K, G, T, H]."""
+    """One call of `attend_blockwise`, with queries as [B, K, G, T, H]."""
 
     def __init__(
         self, qkv: Sequence[Any], logits: Logits, dropout: Any, most: BlockSize, compiled: bool
@@ -134,9 +138,10 @@ class _Blocks:
         self.key_inputs = tf.nest.map_structure(lambda x: self.keys.pad(x, 1), logits.key_inputs)
 
     def average(self, weights: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns the result, [B, N, T, H], peaks and totals, both float32 [B, K, G, T, 1].
+        """Returns the attention's result, [B, N, T, H], and each query's peak and total.
 
-        A query's peak is its greatest logit, and its total is the sum of exp(logit - peak).
+        A query's peak is its greatest logit, and its total is the sum of exp(logit - peak). Peaks
+        and totals are float32 [B, K, G, T, 1].
         """
 
         def attend_block(i: Any, outs: Any) -> Any:
@@ -171,9 +176,9 @@ class _Blocks:
     ) -> list[tf.Tensor]:
         """Returns the gradients of queries, keys, values and weights.
 
-        Where a number is to be subtracted from each row of a matrix product, the product itself
-        does it: one factor gets the negative numbers as one more feature, the other factor ones.
-        This saves a pass over the block.
+        To subtract a number from each row of a matrix product, one factor gets the negative numbers
+        as an additional feature, and the other factor gets ones. The product then subtracts the
+        numbers itself, which saves a pass over the block.
         """
         dtype = self.query.dtype
         gradient, result = (tf.cast(x, tf.float32) for x in (gradient, result))
@@ -279,7 +284,11 @@ class _Blocks:
     def _logits(
         self, product: tf.Tensor, i: Any, j: Any, weights: Any, masked: bool
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Returns a product's logits, float32 [B, K, G Q, R], and their cap's slope, if any."""
+        """Turns the product of a block's queries and keys into logits.
+
+        Returns the logits, float32 [B, K, G Q, R], and the derivative of the logit cap, in the same
+        shape, or None without a cap.
+        """
         logits, slope, cap = tf.cast(product, tf.float32), None, self.logits.logit_cap
         if cap is not None:
             tanh = tf.tanh(logits / cap)
@@ -303,8 +312,8 @@ class _Blocks:
     def _peaks_and_totals(self, logits: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the greatest logit of each query, and the sum of exp(logit - greatest).
 
-        The maximum of `share`, the softmax, is 1 / sum, and takes less time than exp and a sum.
-        If one block has all keys, neither result is needed: they are 0 and 1.
+        `share` is the softmax of the logits. Its maximum is 1 / sum, which takes less time than exp
+        and a sum. If one block has all keys, neither result is needed, and they are 0 and 1.
         """
         if self.keys.count == 1:
             zeros = tf.zeros_like(share[:, :, :, :1])
@@ -319,7 +328,7 @@ class _Blocks:
         return tf.matmul(block, x, transpose_a=True)
 
     def _hide(self, mask: Any, i: Any, j: Any, *, masked: bool) -> tf.Tensor:
-        """Returns the term that hides padding and keys by mask or band, [B or 1, Q, R]."""
+        """Returns the term, [B or 1, Q, R], that hides padding and keys outside mask or band."""
         sees = tf.ones([1, 1, 1], tf.bool) if mask is None else mask
         if not masked:
             return tf.where(sees, 0.0, tf.float32.min)
@@ -370,7 +379,7 @@ class _Blocks:
 
 
 def _merge(first: Any, second: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Merges the greatest logits, sums and weighted sums of two sets of keys."""
+    """Merges the (greatest logits, sums, weighted sums) of two sets of keys."""
     peak = tf.maximum(first[0], second[0])
     a, b = tf.exp(first[0] - peak), tf.exp(second[0] - peak)
     return peak, first[1] * a + second[1] * b, first[2] * a + second[2] * b

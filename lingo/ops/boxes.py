@@ -17,13 +17,14 @@ import numpy as np
 from lingo.config.lazy import tf
 
 CENTER_VARIANCE, SIZE_VARIANCE = 0.1, 0.2
-"""Codes are divided by these, so that both halves have about unit variance (Liu et al. 2016)."""
+"""Centre offsets and log size ratios in codes are divided by these numbers, so that both have about
+unit variance (Liu et al. 2016)."""
 
 _CLAIM = 2.0  # more than any overlap
 
 
 def box_areas(boxes: tf.Tensor) -> tf.Tensor:
-    """Returns the areas, [...], of boxes [..., 4], any float type; an empty box has area 0.
+    """Returns the areas [...] of boxes [..., 4] of any float type. An empty box has area 0.
 
     >>> box_areas(tf.constant([[0.0, 0.0, 0.5, 0.5], [0.5, 0.0, 0.4, 1.0]])).numpy()
     array([0.25, 0.  ], dtype=float32)
@@ -58,7 +59,7 @@ def box_overlaps(boxes: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 
 def encode_boxes(boxes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
-    """Returns boxes relative to anchors (Girshick et al. 2014, app. C; Liu et al. 2016, eq. 2).
+    """Encodes boxes relative to anchors (Girshick et al. 2014, app. C; Liu et al. 2016, eq. 2).
 
     Args:
         boxes: [..., A, 4], any float type, none of them empty.
@@ -79,7 +80,7 @@ def encode_boxes(boxes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
 
 
 def decode_boxes(codes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
-    """Inverts `encode_boxes`: returns the boxes of codes, both [..., A, 4], any float type.
+    """Inverts `encode_boxes`: returns boxes from codes, both [..., A, 4] of any float type.
 
     >>> anchors = tf.constant([[0.0, 0.0, 0.5, 0.5]])
     >>> codes = encode_boxes(tf.constant([[0.25, 0.0, 0.5, 1.0]]), anchors)
@@ -105,8 +106,8 @@ class AnchorMap(NamedTuple):
     size: tuple[int, int]  # height and width of the map
     step: tuple[float, float]  # from one position to the next, down and right
     scale: float  # side of the square anchor
-    next_scale: float  # scale of the next map; a second square's side is their geometric mean
-    ratios: Sequence[float]  # aspect ratios of oblong anchors: each gives a wide and a tall one
+    next_scale: float  # of the next map; a second square's side is the scales' geometric mean
+    ratios: Sequence[float]  # aspect ratios of oblong anchors: each gives a wide and a tall anchor
 
     @property
     def num_shapes(self) -> int:
@@ -117,10 +118,10 @@ class AnchorMap(NamedTuple):
 def anchor_boxes(maps: Sequence[AnchorMap], *, image: tuple[int, int]) -> np.ndarray:
     """Returns the anchors of all maps, float32 [A, 4] (Liu et al. 2016, sec. 2.2).
 
-    They are in the order of maps, then positions (row by row), then shapes: the two squares, then
-    for each ratio r a wide and a tall anchor of sides scale * sqrt(r) and scale / sqrt(r). `image`
-    is (height, width) in pixels. No anchor is larger than the image. A centre outside of the image
-    moves to its border; anchors may reach over the border.
+    Anchors are ordered by map, then by position (row by row), then by shape. The shapes are two
+    squares, then for each ratio r a wide and a tall anchor with sides scale * sqrt(r) and scale /
+    sqrt(r). `image` is (height, width) in pixels. No anchor is larger than the image. A centre
+    outside of the image moves to its border; anchors may reach over the border.
 
     >>> one = AnchorMap(size=(1, 1), step=(4, 4), scale=2, next_scale=8, ratios=[])
     >>> anchor_boxes([one], image=(4, 4))
@@ -148,7 +149,7 @@ def anchor_boxes(maps: Sequence[AnchorMap], *, image: tuple[int, int]) -> np.nda
 
 
 class Matches(NamedTuple):
-    """The object of each anchor."""
+    """The object to which each anchor is matched."""
 
     labels: tf.Tensor  # int32 [B, A]; 0: no object, the background
     boxes: tf.Tensor  # float32 [B, A, 4]; for the background, the anchor itself
@@ -160,9 +161,9 @@ def match_anchors(
     """Matches each anchor to an object or the background (Liu et al. 2016, sec. 2.2).
 
     First each object takes the anchor that overlaps it most. Then each remaining anchor takes the
-    object that overlaps it most, if the overlap is at least `min_overlap`. An anchor that is the
-    best of several objects takes the object that it overlaps most, whatever the order of objects;
-    in MLPerf's reference it takes the last object.
+    object that overlaps it most, if the overlap is at least `min_overlap`. An anchor that several
+    objects would take gets the object that it overlaps most, whatever the order of objects; in
+    MLPerf's reference, it gets the last of these objects.
 
     Args:
         boxes: float32 [B, N, 4].
@@ -194,8 +195,8 @@ def hard_negatives(
     Args:
         losses: float32 [B, A], not negative.
         is_object: bool [B, A], whether an anchor has an object.
-        per_object: the number of negatives per anchor with an object, in each image; all of them,
-            if an image has fewer. Of equal losses the first is selected.
+        per_object: the number of background anchors per anchor with an object, in each image. If an
+            image has fewer, all are selected. Of equal losses, the first is selected.
 
     Returns:
         bool [B, A].
@@ -232,11 +233,12 @@ def select_detections(
 
     Args:
         boxes: float32 [B, A, 4].
-        scores: float32 [B, A, K], of the classes 1..K, 0..1.
+        scores: float32 [B, A, K] in 0..1, for the classes 1..K.
         min_score: boxes of this score or less are dropped; not negative.
         max_overlap: largest intersection over union of two boxes of a class, 0..1.
         max_per_class: M, the number of each class's likeliest boxes that are considered.
-        max_detections: D; less if all classes together have fewer candidates.
+        max_detections: D, the number of boxes per image; less if all classes together have fewer
+            candidates.
 
     >>> boxes = tf.constant([[[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]]])
     >>> limits = {"min_score": 0.1, "max_overlap": 0.5, "max_per_class": 2, "max_detections": 2}

@@ -32,7 +32,7 @@ def dropout(
     """Zeroes parts of a tensor, each with probability `rate`, and divides the rest by 1 - rate.
 
     Whether a part is zeroed depends only on the key, on the id of its example and on its index in
-    the example. It is the same in any micro-batch, on any replica, with and without XLA.
+    the example. So the mask is the same in any micro-batch, on any replica, with and without XLA.
 
     Args:
         x: [B, ...], any float type; [B, ..., T, D] for the forms `feature` and `position`.
@@ -41,10 +41,10 @@ def dropout(
         rows: int32 or uint32 [B], the id of each example: its index in the step's global batch.
         form: which elements are dropped together.
         part: which part of a larger tensor `x` is along its last two axes; `x` then gets this part
-            of the larger tensor's mask. None: `x` is whole.
+            of the larger tensor's mask. None: `x` is the whole tensor.
 
     Returns:
-        The shape and type of `x`. The mean over keys of each element is the element of `x`.
+        The shape and type of `x`. Averaged over keys, each element equals the element of `x`.
 
     Raises:
         ValueError: if `x` lacks the axes that the form needs.
@@ -63,7 +63,8 @@ def dropout(
         drawn[axis] = 1
         if part is not None and axis in (-2, -1, len(drawn) - 2, len(drawn) - 1):
             part = _share_axis(part, axis if axis < 0 else axis - len(drawn))
-    # keep where the upper 24 bits of a word, as a fraction, are at least the rate
+    # an element is kept if the upper 24 bits of its random number, as a fraction, are at least the
+    # rate
     first = math.ceil(rate * 2**24) << 8
     words = random.bits(random.fold(key, rows), *drawn, part=part)
     keep = words >= tf.constant(first, tf.uint32)
@@ -72,7 +73,7 @@ def dropout(
 
 
 def _share_axis(part: random.Part, axis: int) -> random.Part:
-    """Returns a part with start 0 and size 1 along an axis, along which the mask is shared."""
+    """Returns `part` with start 0 and size 1 along an axis, so that the mask is shared along it."""
     starts, sizes = list(part.starts), list(part.sizes)
     starts[axis], sizes[axis] = 0, 1
     return random.Part(tuple(starts), tuple(sizes))

@@ -1,4 +1,4 @@
-"""Descriptions of values, for errors about results of a user's code."""
+"""Describes values, for errors about what a user's function returned."""
 
 from __future__ import annotations
 

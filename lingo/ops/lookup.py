@@ -1,7 +1,7 @@
 """Embedding lookup, with a dense gradient.
 
-The gradient of `tf.gather` is `tf.IndexedSlices`. TensorFlow converts them to a dense tensor
-anyway, with a warning, if the table is used twice (tied logits) or is not float32.
+The gradient of `tf.gather` is `tf.IndexedSlices`. TensorFlow converts these slices to a dense
+tensor anyway, with a warning, if the table is used twice (tied logits) or is not float32.
 
 Axes: V rows of the table, D width.
 """

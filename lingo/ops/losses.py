@@ -1,4 +1,4 @@
-"""Losses of single predictions, float32; the task averages them.
+"""Losses of single predictions, in float32. A task averages them.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -47,8 +47,8 @@ def token_losses(
 
     Smoothing moves a part of the target's probability to all tokens equally (Szegedy et al. 2016,
     sec. 7; Vaswani et al. 2017, sec. 5.4). The z-loss keeps logits from drifting (Chowdhery et al.
-    2022, sec. 5; Zoph et al. 2022, eq. 5). Both are computed from the plain cross-entropy:
-    smoothing takes one more sum over the vocabulary, the z-loss none.
+    2022, sec. 5; Zoph et al. 2022, eq. 5). Both are computed from the plain cross-entropy.
+    Smoothing takes one more sum over the vocabulary, and the z-loss takes none.
 
     Args:
         logits: [B, T, V], any float type.
@@ -56,7 +56,7 @@ def token_losses(
         label_smoothing: the part of the probability that is moved, 0..1.
 
     Returns:
-        Two float32 [B, T] tensors.
+        The cross-entropy and the z-loss of each prediction, float32 [B, T].
 
     >>> losses = token_losses(tf.zeros([1, 1, 4]), tf.constant([[3]]))
     >>> losses.cross_entropy.numpy().round(3)  # log 4
@@ -103,7 +103,7 @@ def shares_cross_entropy(
 
 
 def smooth_l1(errors: tf.Tensor) -> tf.Tensor:
-    """Returns half the square of errors up to 1, and the absolute error less 1/2 beyond.
+    """Returns e^2 / 2 for errors e with |e| <= 1, and |e| - 1/2 for larger errors.
 
     It is the loss of boxes in detection (Girshick 2015, eq. 3): no gradient is above 1. Errors and
     results are [...], any float type.

@@ -56,11 +56,11 @@ def symmetric_range(cap: Any, *, bits: int = 8) -> Range:
 
 
 def center_range(limits: Range) -> Range:
-    """Returns the symmetric range around a range of constants; other ranges are unchanged.
+    """Returns the symmetric range around a constant range; ranges of tensors are unchanged.
 
-    LiteRT's default backend, XNNPACK, needs it where activations are multiplied with each other:
-    for the second operand it assumes zero point 0, whatever the model says. Results were wrong by
-    40 levels (TensorFlow 2.21).
+    LiteRT's default backend, XNNPACK, needs symmetric ranges where activations are multiplied with
+    each other. For the second operand XNNPACK assumes zero point 0, whatever the model says: with
+    other ranges, results were wrong by 40 levels (TensorFlow 2.21).
 
     >>> center_range(Range(-0.5, 2.0))
     Range(low=-2.0, high=1.984375)
@@ -73,11 +73,11 @@ def center_range(limits: Range) -> Range:
 def fake_quantize(x: tf.Tensor, limits: Range, *, bits: int = 8, narrow: bool = False) -> tf.Tensor:
     """Rounds x to the levels of a range; equals `tf.quantization.fake_quant_with_min_max_vars`.
 
-    Unlike TensorFlow's, it takes ranges of any shape that broadcasts, and can be vectorized and
-    sharded. The gradient of x is straight through (Bengio et al. 2013; Jacob et al. 2018, sec. 3):
-    1 inside the nudged range, its ends included, and 0 outside. `low` gets the sum of the gradients
-    of values below the range, and `high` the sum for values above. A range (0, 0) makes all values
-    0 and passes all gradients to x.
+    Unlike TensorFlow's function, it takes ranges of any shape that broadcasts, and can be
+    vectorized and sharded. The gradient of x is straight through (Bengio et al. 2013; Jacob et al.
+    2018, sec. 3): 1 inside the nudged range, its ends included, and 0 outside. `low` gets the sum
+    of the gradients of values below the range, and `high` the sum for values above. A range (0, 0)
+    makes all values 0 and passes all gradients to x.
 
     Args:
         x: any shape, any float type; computed in float32.
@@ -122,10 +122,10 @@ def fake_quantize_constant(x: tf.Tensor, limits: Range, *, bits: int = 8) -> tf.
 
 
 class Channels(NamedTuple):
-    """A weight as whole levels with a scale per channel."""
+    """A weight as integer levels, with one scale per channel."""
 
     levels: tf.Tensor  # float32, whole numbers from -(2^(bits-1) - 1) to 2^(bits-1) - 1
-    scale: tf.Tensor  # float32, the weight's shape with sizes 1: a weight is levels * scale
+    scale: tf.Tensor  # float32, broadcasts against the levels: the weight is levels * scale
 
 
 def quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) -> Channels:
@@ -149,7 +149,7 @@ def fake_quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) 
     """Returns a weight rounded by `quantize_channels`, in its type; the gradient passes unchanged.
 
     It equals `tf.quantization.fake_quant_with_min_max_vars_per_channel` with `narrow_range` and
-    each channel's largest absolute value as the range; no value is outside.
+    each channel's largest absolute value as the range, so that no value is outside the range.
 
     >>> fake_quantize_channels(tf.constant([[3.0, 6.0], [-1.2, 0.9]]), [0], bits=3).numpy()
     array([[ 3.,  6.],
@@ -160,7 +160,7 @@ def fake_quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) 
 
 
 def round_to_multiple(x: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
-    """Returns the nearest whole multiple of a unit, or x where the unit is 0; broadcasts, float32.
+    """Rounds x to the nearest multiple of a unit, unless the unit is 0; float32, broadcasts.
 
     >>> round_to_multiple(tf.constant([0.7, 0.7, 0.7]), tf.constant([0.5, -0.5, 0.0])).numpy()
     array([0.5, 0.5, 0.7], dtype=float32)
@@ -180,7 +180,7 @@ def range_scale(limits: Range, *, bits: int = 8, narrow: bool = False) -> Any:
 
 
 def value_range(x: tf.Tensor, axes: Sequence[int] | None = None) -> Range:
-    """Returns the range of values over some axes, which is extended to include 0.
+    """Returns the range of values over some axes, extended to include 0.
 
     `x` has any shape and float type. Reduced axes keep size 1; `axes` None: all of them. The range
     is float32, and has no gradient.
@@ -204,7 +204,8 @@ def _static_range(limits: Range) -> Range | None:
 def _nudge(limits: Range, bits: int, narrow: bool) -> Any:
     """Moves the levels so that one is 0; returns their scale, least and largest value, float32.
 
-    The order of operations is from TensorFlow's kernel (fake_quant_ops_functor.h): equal bits.
+    The order of operations is from TensorFlow's kernel (fake_quant_ops_functor.h), so that results
+    are equal bit for bit.
     """
     low, high = (tf.stop_gradient(end) for end in limits)
     least_level, last_level = int(narrow), 2**bits - 1

@@ -28,11 +28,11 @@ _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads small integers
 
 
 class Key(NamedTuple):
-    """A 64-bit key in two uint32 words; or an array of keys.
+    """A 64-bit key for random numbers, as two uint32 halves; or an array of keys.
 
     Attributes:
-        high: uint32 [...], NumPy on the host, a tensor in a program.
-        low: uint32 [...], same shape and kind.
+        high: the upper half, uint32 [...]: NumPy, or a tensor inside a TensorFlow program.
+        low: the lower half, same shape and kind.
     """
 
     high: Any
@@ -40,10 +40,11 @@ class Key(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The place of a tensor in a larger one, along its last axes.
+    """The position of a tensor that is a part of a larger tensor, along the last axes.
 
     Attributes:
-        starts: the index of its first element along each axis, ints or int32 scalars.
+        starts: the index of the part's first element in the larger tensor, along each axis, ints or
+            int32 scalars.
         sizes: the sizes of the larger tensor, ints or int32 scalars.
     """
 
@@ -52,7 +53,7 @@ class Part(NamedTuple):
 
 
 def root_key(seed: int) -> Key:
-    """Returns the key of a seed, any Python int; its words are NumPy uint32 scalars.
+    """Returns the key of a seed, any Python int; the key's fields are NumPy uint32 scalars.
 
     >>> root_key(7)
     Key(high=np.uint32(2926543089), low=np.uint32(3238574643))
@@ -62,7 +63,7 @@ def root_key(seed: int) -> Key:
 
 
 def key_array(keys: Iterable[Key]) -> Key:
-    """Stacks scalar keys on the host into one `Key`, whose words are [number of keys].
+    """Stacks scalar NumPy keys into one `Key`, whose fields are [number of keys].
 
     >>> key_array([root_key(7), root_key(8)]).high.shape
     (2,)
@@ -79,11 +80,11 @@ def fold(key: Key, data: Any) -> Key:
     """Returns the key derived from a key and an integer.
 
     Args:
-        key: the parent; its words broadcast against `data`.
+        key: the parent key; its fields broadcast against `data`.
         data: a Python int, or a uint32 or int32 array or tensor of any shape.
 
     Returns:
-        A key of the broadcast shape; NumPy if both arguments are on the host, else tensors.
+        A key of the broadcast shape; NumPy if neither argument is a tensor, else tensors.
 
     >>> fold(root_key(7), 1) == fold(root_key(7), 2)
     False
@@ -101,12 +102,12 @@ def fold(key: Key, data: Any) -> Key:
 
 
 def bits(key: Key, *sizes: Any, part: Part | None = None) -> Any:
-    """Returns random uint32 words for every key; a word's counter is its row-major index.
+    """Returns random uint32 numbers for every key; a number's counter is its row-major index.
 
     Args:
-        key: words of shape [...], NumPy or tensors.
+        key: fields of shape [...], NumPy or tensors.
         *sizes: ints or int32 scalar tensors.
-        part: which part of a larger tensor the last axes are; None: they are whole.
+        part: which part of a larger tensor the result is, along the last axes; None: all of it.
 
     Returns:
         uint32 [..., *sizes]. The counter is a sum of ranges along each axis, not a reshape of one
@@ -134,15 +135,15 @@ def bits(key: Key, *sizes: Any, part: Part | None = None) -> Any:
 
 
 def host_bits(key: Key, start: int, count: int) -> np.ndarray:
-    """Returns the words start ... start + count - 1 of host keys, uint32 [..., count]."""
+    """Returns random uint32 [..., count] of NumPy keys, for `count` counters from `start` on."""
     return host_words(key, np.arange(start, start + count, dtype=np.uint64))
 
 
 def host_words(key: Key, numbers: np.ndarray) -> np.ndarray:
-    """Returns the words, uint32 [..., N], of host keys [...] for counters `numbers`, uint64 [N].
+    """Returns random uint32 [..., N] of NumPy keys [...] for the counters `numbers`, uint64 [N].
 
-    So any part of a random tensor can be drawn without the rest. Counters from 2**32 on use a key
-    that is folded with their upper 32 bits.
+    With it, any part of a random tensor can be drawn without the rest. Counters from 2**32 on use a
+    key that is folded with their upper 32 bits.
     """
     words = (numbers & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     out = _words(key, words)

@@ -1,4 +1,4 @@
-"""Functions of mixtures of experts: choices of tokens, slots of experts, and balancing losses.
+"""Functions for mixtures of experts: the tokens' choices, the experts' slots, balancing losses.
 
 Axes: B batch, T positions, G groups, S tokens of a group, K choices of a token, E experts,
 C capacity: slots that an expert has for a group, N features.
@@ -18,7 +18,7 @@ class Choices(NamedTuple):
     expert: tf.Tensor  # int32; the K experts of a token differ
     gate: tf.Tensor  # float32, the factor of the expert's output
     uses_slot: tf.Tensor  # bool, whether the choice takes a slot if one is free
-    fills_slot: tf.Tensor  # bool, whether the token is sent to that slot, which else stays empty
+    fills_slot: tf.Tensor  # bool, whether the token is sent to that slot; else the slot stays empty
 
 
 def group_tokens(x: tf.Tensor, size: Any) -> tf.Tensor:
@@ -35,11 +35,12 @@ def group_tokens(x: tf.Tensor, size: Any) -> tf.Tensor:
 def most_probable(probabilities: tf.Tensor, num: int) -> tf.Tensor:
     """Returns the K most probable experts of each token, the most probable first.
 
-    It takes one maximum after the other instead of sorting: this is cheaper for few choices, and a
-    mesh can split it.
+    It takes one maximum after the other instead of sorting. This is cheaper for few choices, and
+    the computation can be split over a mesh.
 
     Args:
-        probabilities: [G, S, E], any float type, not negative; of equal ones the first wins.
+        probabilities: [G, S, E], any float type, not negative; of equally probable experts, the
+            first wins.
         num: K, at most E.
 
     >>> most_probable(tf.constant([[[0.2, 0.5, 0.3]]]), 2).numpy()
@@ -74,7 +75,7 @@ def normalize_gates(gate: tf.Tensor, *, epsilon: float = 0.0) -> tf.Tensor:
 
 
 def always_first(used: tf.Tensor) -> tf.Tensor:
-    """Returns `used`, bool [..., K], with every first choice True: same shape.
+    """Returns `used`, bool [..., K], with each token's first choice set to True.
 
     >>> always_first(tf.constant([False, False])).numpy()
     array([ True, False])
@@ -87,7 +88,7 @@ def positions_in_expert(
 ) -> tf.Tensor:
     """Returns how many choices of the same group and expert come before each choice.
 
-    All first choices come before all second ones, and so on (Lepikhin et al. 2020, algorithm 1).
+    All first choices come before all second choices, and so on (Lepikhin et al. 2020, algorithm 1).
     Among choices of one rank, tokens are in order of position, or of urgency, the largest first
     (batch-prioritized routing: Riquelme et al. 2021, sec. 4.1).
 
@@ -98,7 +99,7 @@ def positions_in_expert(
         urgency: float [G, S]; of equally urgent tokens the first wins. None: by position.
 
     Returns:
-        int32 [G, S, K], 0 where a choice does not count. The capacity does not limit it.
+        int32 [G, S, K], 0 where a choice does not count. The numbers may exceed the capacity.
 
     >>> expert = tf.constant([[[0], [1], [0]]])
     >>> positions_in_expert(expert, tf.ones_like(expert, tf.bool), num_experts=2).numpy().ravel()
@@ -120,13 +121,13 @@ def positions_in_expert(
 
 
 def best_tokens(scores: tf.Tensor, valid: tf.Tensor, *, capacity: Any) -> tf.Tensor:
-    """Gives the slots of each expert to the tokens with its largest scores.
+    """Gives the slots of each expert to the tokens that the expert scores highest.
 
     This is expert choice (Zhou et al. 2022, eq. 2). Tokens get slots in order of position. So only
     the least score that gets a slot has to be found, and no permutation has to be undone.
 
     Args:
-        scores: float32 [G, S, E], not negative; of equal ones the first tokens win.
+        scores: float32 [G, S, E], not negative; of equal scores, earlier tokens win.
         valid: bool [G, S], which tokens may be taken.
         capacity: C, at most S, an int or an int32 scalar.
 
@@ -150,7 +151,7 @@ def best_tokens(scores: tf.Tensor, valid: tf.Tensor, *, capacity: Any) -> tf.Ten
 
 
 def demand(expert: tf.Tensor, counted: tf.Tensor, num_experts: int) -> tf.Tensor:
-    """Counts each expert's choices, with or without a slot: float32 [G, E] from [G, S, K].
+    """Counts the choices [G, S, K] of each expert, with or without a slot: float32 [G, E].
 
     >>> expert = tf.constant([[[0], [1], [0]]])
     >>> demand(expert, tf.ones_like(expert, tf.bool), 3).numpy()
@@ -196,7 +197,9 @@ def balance_loss(first: tf.Tensor, probabilities: tf.Tensor, valid: tf.Tensor) -
 
 
 def z_loss(logits: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
-    """Returns the mean square of log sum exp of logits [G, S, E] (Zoph et al. 2022, eq. 5): [G].
+    """Returns the mean over valid tokens of (log sum exp(logits))^2 (Zoph et al. 2022, eq. 5).
+
+    Logits are [G, S, E], and the result is [G].
 
     >>> z_loss(tf.constant([[[0.0, 0.0]]]), tf.constant([[True]])).numpy().round(3)  # (log 2)^2
     array([0.48], dtype=float32)

@@ -28,17 +28,18 @@ def scan(
 
     Args:
         body: (int32 scalar index, carry, slice of xs) -> (carry, y); structures of tensors of
-            fixed shapes. It is traced twice, and once more for each loop around this one; only once
-            if it is a `tf.function` or `outputs` is given. But XLA cannot differentiate a loop
-            around a `tf.function`.
+            fixed shapes. The body is traced twice, and once more for each enclosing loop. It is
+            traced only once if it is a `tf.function` or `outputs` is given. But XLA cannot
+            differentiate a loop around a `tf.function`.
         carry: structure of tensors of any shape, before the first iteration.
         xs: structure of [num, ...] tensors, any type, or `unstack(xs, num)`.
         num: number of iterations, an int or an int32 scalar tensor.
         is_reversed: whether the first iteration has the last index, num - 1.
-        outputs: y's specs: a structure like y, of values with `shape` and `dtype`; None: traced.
+        outputs: specs of y: a structure like y, of values with `shape` and `dtype`. None: the body
+            is traced to find them.
 
     Returns:
-        The carry after the last iteration, and the y of all indices, [num, ...] tensors.
+        The carry after the last iteration, and the stacked y of all indices, [num, ...] tensors.
 
     >>> last, sums = scan(lambda i, c, x: (c + x, c), 0, tf.constant([1, 2, 3]), 3)
     >>> int(last), sums.numpy()
@@ -104,8 +105,9 @@ def scan_recomputed(
     """Computes `scan` with a gradient that calls the body again (Huang et al. 2019, sec. 2.3).
 
     The gradient keeps the carry of each iteration, and one copy of `xs` and `constants`. The
-    gradient of `scan` would keep everything that an iteration computes or reads. This function is
-    `jax.lax.scan(jax.checkpoint(body), ...)`, and calls the body once more per iteration.
+    gradient of `scan` would keep everything that an iteration computes or reads. This function
+    corresponds to `jax.lax.scan(jax.checkpoint(body), ...)`. It calls the body once more per
+    iteration.
 
     Args:
         body: (int32 scalar index, carry, slice of xs, constants) -> (carry, y), as in `scan`.
@@ -117,11 +119,11 @@ def scan_recomputed(
             gradients are sums over iterations.
         num: number of iterations, an int or an int32 scalar tensor.
         arrays: `unstack(xs, num)`, called outside of an enclosing loop that does not change `xs`.
-            When TensorFlow compiles, it tries to compute the tensors that a loop reads, with a byte
-            for each element of large tensors; it does not try this with arrays.
+            When TensorFlow compiles, it tries to compute the tensors that a loop reads, which takes
+            a byte for each element of large tensors. It does not try this with arrays.
 
     Returns:
-        The carry after the last iteration, and the y of all iterations, [num, ...] tensors.
+        The carry after the last iteration, and the stacked y of all iterations, [num, ...] tensors.
 
     >>> w, xs = tf.constant(3.0), tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
@@ -250,7 +252,8 @@ def accumulate(part: Callable[[Any], Any], inputs: Any, num: int) -> Any:
 def output_specs(function: Any, *args: Any) -> Any:
     """Traces a function and returns its outputs as symbolic tensors, with `shape` and `dtype`.
 
-    Arguments are structures of anything with `shape` and `dtype`. A `tf.function` keeps the trace.
+    Arguments are structures of anything with `shape` and `dtype`. If the function is a
+    `tf.function`, it keeps the trace.
     """
     specs = tf.nest.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), args)
     if not hasattr(function, "get_concrete_function"):
@@ -262,7 +265,8 @@ def is_for_shapes() -> bool:
     """Returns whether the current graph only serves to find shapes, and is never run.
 
     Loops and vectorized calls then call their body directly, once; otherwise each enclosing loop
-    would double the number of traces. It is False inside a `tf.function`, which keeps its trace.
+    would double the number of traces. The result is False inside a `tf.function`, which keeps its
+    trace.
 
     >>> found = [is_for_shapes()]
     >>> _ = output_specs(lambda x: found.append(is_for_shapes()), tf.constant(0.0))

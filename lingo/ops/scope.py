@@ -1,4 +1,4 @@
-"""Name scopes of custom gradients, as TensorFlow names its own; contexts for devices."""
+"""Name scopes for custom gradients, as TensorFlow's own gradients have; contexts for devices."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lingo.config.lazy import tf
 def gradient_scope() -> str:
     """Returns the name scope for the gradient of the current operations: `gradient_tape/...`.
 
-    Without it the operations of a custom gradient have no scope, and profiles and compiled programs
-    do not show which layer they belong to.
+    Without this scope, the operations of a custom gradient have no scope, and profiles and compiled
+    programs do not show which layer they belong to.
     """
     here = tf.get_current_name_scope()
     return f"gradient_tape/{here}/" if here else "gradient_tape/"
@@ -27,16 +27,16 @@ def one_scope(name: str) -> contextlib.AbstractContextManager[Any]:
 
 
 def on_device(device: str | None) -> contextlib.AbstractContextManager[Any]:
-    """Places the operations created inside on a device; None changes nothing."""
+    """Places operations created in this context on a device; None changes nothing."""
     # tf.device(None) would undo the device that a replica has set
     return contextlib.nullcontext() if device is None else tf.device(device)
 
 
 def on_device_of_inputs(otherwise: str) -> contextlib.AbstractContextManager[Any]:
-    """Places each operation created inside on the device of its largest input.
+    """Places each operation created in this context on the device of its largest input.
 
     An operation that already has a device keeps it. An operation whose inputs have no known device
-    gets no device. Works in graphs only.
+    gets no device. The context works only while a graph is built.
 
     Args:
         otherwise: device of an operation whose largest inputs are on several devices, such as a sum

@@ -49,8 +49,8 @@ from lingo.ops.scope import gradient_scope, on_device
 from lingo.ops.shape import expand_like
 
 Stages = Callable[[Any, Any, Any], tuple[Any, Any]]
-"""(int32 [K] microbatch indices, [K, B, ...] x, [K, B, ...] per-example inputs) -> (y, of the shape
-and type of x; other tensors).
+"""A function that computes one tick of all stages: (int32 [K] micro-batch indices, [K, B, ...] x,
+[K, B, ...] per-example inputs) -> (y, of the shape and type of x; other tensors).
 
 Index r * M + m is micro-batch m of repeat r. An index below 0, or of M * R or more, is not a
 micro-batch, and its result is ignored."""
@@ -75,7 +75,7 @@ def run_stages(stages: Sequence[Stage], x: Any, inputs: Any) -> tuple[Any, list[
     Raises ValueError if only some stages have devices.
 
     Args:
-        stages: K stages; each takes the y of the one before.
+        stages: K stages; each takes the y of the stage before it.
         x: input of the first stage, a structure of [M, ...] tensors.
         inputs: further inputs of every stage, a structure of [M, ...] tensors.
 
@@ -129,7 +129,7 @@ def _weights_handle(stage: Stage, weight_gradients: Sequence[Any], k: int) -> tf
 
 
 class _Loop:
-    """The loop and its gradient."""
+    """The loop over micro-batches, and its gradient."""
 
     def __init__(self, stages: Sequence[Stage], x: Any, inputs: Any) -> None:
         self.stages, self.inputs = stages, inputs
@@ -173,9 +173,10 @@ class _Loop:
     def backward(
         self, x: Any, arrays: Sequence[Any], dy: Any, dsums: Sequence[Any]
     ) -> tuple[list[Any], list[list[Any]]]:
-        """Returns gradients: flat x's, [M, ...], None for integers; and each stage's weights'.
+        """Returns the gradients of the flat x and of each stage's weights.
 
-        `dy`, [M, ...], and `dsums` are the gradients of the y and sums that `forward` returns.
+        The gradients of x are [M, ...], or None for integers. `dy`, [M, ...], and `dsums` are the
+        gradients of the y and sums that `forward` returns.
         """
         weights = [tf.nest.flatten(stage.weights) for stage in self.stages]
         totals = [_zeros(*pair) for pair in zip(weights, self.devices, strict=True)]
@@ -211,7 +212,7 @@ class _Loop:
         return of_x, of_weights
 
     def _function(self, stage: Stage, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes a step a function that the program contains once, if its stage has a device."""
+        """If the stage has a device, makes a step a function that the program contains once."""
         if stage.device is None or tf.executing_eagerly():
             return step
         # if it were inlined, the running program would contain a copy per call
@@ -228,7 +229,7 @@ class _Loop:
                 parallel_iterations=len(self.stages),
             )
             return carry
-        # unrolled: TensorFlow puts all tensors that a loop passes on on one device
+        # unrolled, because TensorFlow places all tensors that a loop carries on one device
         for _ in range(self.num):
             _, *carry = iterate(0, *carry)
         return carry[1:]
@@ -270,9 +271,10 @@ def _differentiate(
 ) -> tuple[list[Any], list[Any], tf.Tensor]:
     """Computes a stage's gradient with respect to its float x and its flat weights.
 
-    Returns the gradient of x, zeros for tensors that nothing uses; `total` plus the gradient of the
-    weights; and the next count. Adds the indices of weights that the stage uses to `used`. It waits
-    for `dy`, the gradients of y's float tensors, because recomputed tensors take memory.
+    Returns three values: the gradient of x, with zeros for tensors that nothing uses; `total` plus
+    the gradient of the weights; and the next count. Adds the indices of the weights that the stage
+    uses to `used`. Waits for `dy`, the gradients of y's float tensors, before it computes the stage
+    again, because recomputed tensors take memory.
     """
     with tf.control_dependencies([i, *dy]):
         weights, x = tf.nest.map_structure(tf.identity, (weights, x))
@@ -305,7 +307,7 @@ def _write(arrays: Any, i: tf.Tensor, values: Any) -> Any:
 
 
 def _floats(values: Any, specs: Any = None) -> list[Any]:
-    """Returns the flat values that have float types, by their specs if given."""
+    """Returns the flat values of float types; `specs`, if given, state the types."""
     flat = tf.nest.flatten(values)
     pairs = zip(flat, flat if specs is None else tf.nest.flatten(specs), strict=True)
     return [value for value, spec in pairs if spec.dtype.is_floating]
@@ -362,7 +364,8 @@ def shift_register(
     inputs = (x, per_example_inputs)
     entering = tf.nest.map_structure(lambda v: _repeat_microbatches(v, num_ticks), inputs)
     entering = with_sharding(entering, None)
-    # Stages that no micro-batch has reached yet compute, too. They get real examples: no nan.
+    # Stages that no micro-batch has reached yet compute, too. They get real examples, so that they
+    # compute no nan.
     register = tf.nest.map_structure(lambda v: tf.repeat(v[:1], num_stages, axis=0), inputs)
     register = with_sharding(register, "stage")
     # outputs of the last stage wait here for their next repeat
@@ -388,8 +391,7 @@ def shift_register(
 def _shift(register: tf.Tensor, entering: tf.Tensor) -> tf.Tensor:
     """Returns a register, [K, ...], shifted by one stage, with `entering`, [1, ...], in front.
 
-    Of the equivalent formulations, a partitioner turns only this one into a transfer to the next
-    device.
+    XLA's partitioner turns only this formulation into a transfer to the next device.
     """
     moved = tf.pad(register, [[1, 0], *[[0, 0]] * (len(register.shape) - 1)])[:-1]
     is_first = tf.equal(tf.range(moved.shape[0]), 0)

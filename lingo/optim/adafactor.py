@@ -74,7 +74,7 @@ class Adafactor(Optimizer):
         return {name: slots[name] + part * (mean - slots[name]) for name, mean in new.items()}
 
     def _size(self, update: Update, t: tf.Tensor) -> tf.Tensor:
-        """Returns the factor of an update whose root mean square is 1."""
+        """Returns the step size: the factor of an update whose root mean square is 1."""
         size = tf.minimum(update.rate, t**-0.5) if self.p.relative_step else update.rate
         if not self.p.multiply_by_parameter_scale:
             return size

@@ -12,11 +12,12 @@ from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight
 class Adam(Optimizer):
     """Adam (Kingma & Ba 2015), in the order of operations at the end of its sec. 2.
 
-    `epsilon` is added to the root without bias correction, as in Keras, TensorFlow and Lingvo.
+    `epsilon` is added to the root of the mean square before bias correction (the paper's
+    epsilon-hat), as in Keras, TensorFlow and Lingvo.
     """
 
     beta1: float = 0.9  # decay of the mean of gradients
-    beta2: float = 0.999  # decay of the mean of their squares
+    beta2: float = 0.999  # decay of the mean of squared gradients
     epsilon: float = 1e-7  # added to the root of the mean square
 
     takes_rows = True
@@ -41,7 +42,7 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam with the weight decay of its authors' implementation (Loshchilov & Hutter 2019)."""
 
-    weight_decay: float = 0.01  # part of a weight taken off per step, times the learning rate
+    weight_decay: float = 0.01  # fraction of a weight removed per step, times the learning rate
 
     takes_rows = True
 

@@ -48,7 +48,7 @@ class Frozen(Optimizer):
 
 
 class ByPath(Optimizer):
-    """Gives every weight to the one group whose pattern matches its whole name.
+    """Updates each weight by the one group whose pattern matches the weight's whole name.
 
     A pattern is a regular expression for the name of one layer's weight, whether layers are stacked
     or not; `(?!model/head/).*` matches every name that does not start with `model/head/`. It is an
@@ -61,7 +61,7 @@ class ByPath(Optimizer):
 
     learning_rate: float | None = None  # peak for groups that do not set it
     schedule: Schedule | None = None  # for groups that do not set it
-    groups: dict[str, Optimizer]  # pattern -> optimizer of the weights it matches
+    groups: dict[str, Optimizer]  # pattern -> optimizer of the weights that match
 
     def check(self) -> None:
         super().check()

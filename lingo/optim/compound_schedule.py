@@ -31,7 +31,7 @@ class Warmup(Schedule):
     array([0. , 0.5, 1. , 0. ], dtype=float32)
     """
 
-    num_steps: int  # steps of the rise; 0: none
+    num_steps: int  # steps of the rise; 0: no rise
     start: float = 0.0  # factor at step 0, relative to the factor at the end of the rise
     curve: Literal["linear", "exponential"] = "linear"  # exponential: the same ratio at each step
     then: Schedule = ConstantRate  # what follows
@@ -60,10 +60,11 @@ class Warmup(Schedule):
 
 
 class EpochWarmup(Schedule):
-    """Rises linearly to the first factor of another schedule in some epochs, then follows it.
+    """Rises linearly, for some epochs, to another schedule's first factor, then follows that one.
 
-    The rise may end between two steps. As in MLPerf's reference of ResNet-50 with LARS (training
-    0.6), step 0 of `then` is the last warm-up step; its factor is multiplied by the rise there.
+    The rise may end between two steps. Step 0 of `then` is the last warm-up step, at which the
+    factor of `then` is multiplied by the rise, as in MLPerf's reference of ResNet-50 with LARS
+    (training 0.6).
 
     >>> import numpy as np
     >>> from lingo.optim import Polynomial
@@ -96,9 +97,9 @@ class EpochWarmup(Schedule):
 class SwitchedWarmup(Schedule):
     """Rises linearly from 0 towards 1, then switches to another schedule in mid-course.
 
-    The other schedule also counts from step 0, so the factor jumps where the rise ends: MLPerf's
-    BERT reference and Devlin et al.'s code warm up this way. A negative `start_step` begins inside
-    the rise: the factor of step t is (t - start_step) / num_steps.
+    The other schedule also counts from step 0, so the factor jumps where the rise ends. MLPerf's
+    BERT reference and Devlin et al.'s code warm up this way. With a negative `start_step`, the
+    schedule begins inside the rise: the factor of step t is (t - start_step) / num_steps.
 
     >>> import numpy as np
     >>> then = LinearRate.params(num_steps=10)
@@ -234,7 +235,7 @@ class WarmupStableDecay(Schedule):
     array([0. , 0.5, 1. , 1. , 0.5], dtype=float32)
     """
 
-    warmup_steps: int  # steps of the rise from 0; 0: none
+    warmup_steps: int  # steps of the rise from 0; 0: no rise
     stable_steps: int | None = None  # steps at 1; None: the rest of the run
     decay_steps: int  # steps of the fall
     decay: Schedule = LinearRate  # the fall; inherits decay_steps as its num_steps

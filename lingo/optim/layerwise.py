@@ -57,7 +57,7 @@ class LayerwiseOptimizer(Optimizer, interface=True):
         return UpdatedWeight(update.value - move.decrement, move.slots)
 
     def decay(self, weight: Weight) -> np.ndarray:
-        """Returns each weight's decay (0 if it does not decay), in the shape of `per_weight`."""
+        """Returns each weight's decay (0: no decay), in the shape of `per_weight`."""
         return per_weight(
             weight, [self.p.weight_decay * self._decays(weight, name) for name in weight.names]
         )
@@ -65,7 +65,8 @@ class LayerwiseOptimizer(Optimizer, interface=True):
     def ratio(self, weight: Weight, numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
         """Returns numerator / denominator, or 1 where either is 0 or the weight has no ratio.
 
-        All are float32 [*weight.stack_shape, 1, ...], one number for each weight in a tensor.
+        Arguments and result are float32 [*weight.stack_shape, 1, ...]: a number per weight in a
+        tensor.
         """
         has_ratio = per_weight(weight, [self._has_ratio(weight, name) for name in weight.names])
         is_usable = (numerator > 0) & (denominator > 0) & (has_ratio > 0)
@@ -80,9 +81,9 @@ class Lars(LayerwiseOptimizer):
 
     The ratio is trust_coefficient * |w| / (|g| + decay * |w| + epsilon). With
     `accumulate="updates"` the slot sums rate * ratio * gradient, as in the paper ("unscaled
-    momentum" in Kumar et al. 2019, sec. 3); with "gradients" it sums gradients, and rate and ratio
-    multiply the sum, as in MLPerf's reference ("scaled momentum"). The two differ when rate or
-    ratio change.
+    momentum" in Kumar et al. 2019, sec. 3). With "gradients" the slot sums gradients, and rate and
+    ratio multiply the sum, as in MLPerf's reference ("scaled momentum"). The two differ when rate
+    or ratio change.
     """
 
     momentum: float = 0.9  # decay of the sum of past gradients or updates
@@ -123,9 +124,9 @@ class Lamb(LayerwiseOptimizer):
     phi(|weight|) / |step|, where the paper's phi limits a norm to `min_norm`..`max_norm`.
     """
 
-    weight_decay: float = 0.01  # part of a weight added to Adam's step
+    weight_decay: float = 0.01  # fraction of a weight added to Adam's step
     beta1: float = 0.9  # decay of the mean of gradients
-    beta2: float = 0.999  # decay of the mean of their squares
+    beta2: float = 0.999  # decay of the mean of squared gradients
     epsilon: float = 1e-6  # added to the root of the mean square
     bias_correction: bool = True  # whether means are divided by 1 - beta^steps
     min_norm: float = 0.0  # least norm of a weight in the ratio

@@ -9,9 +9,10 @@ saves and restores with the weight. If a program stacks equal layers in one tens
 are a batch of separate weights: an optimizer that computes norms, factors or ranks computes them
 per layer, so that stacked layers train exactly like separate ones.
 
-Where devices update equal chunks of a weight, the update's tensors are in rows:
-`Weight.row_columns` is set, and `shape`, `rank` and `names` still describe the whole weight.
-`weight_sum` sums either form. Only classes with `takes_rows = True` get tensors in rows.
+Where devices update equal chunks of a weight, the update's tensors are *in rows*: each part of the
+weight is flattened to a row and padded (`row_columns`). Then `Weight.row_columns` is set, and
+`shape`, `rank` and `names` still describe the whole weight. `weight_sum` sums either form. Only
+classes with `takes_rows = True` get tensors in rows.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ _CHECKED_STEPS = 1000  # how many steps `check_rates` looks at
 
 
 class Weight(NamedTuple):
-    """Describes a weight, or several that a program stacks in one tensor."""
+    """Describes a weight, or several weights that a program stacks in one tensor."""
 
-    path: str  # program path
+    path: str  # path of the tensor in the program, where stacked layers are one tensor
     names: tuple[str, ...]  # names of the separate weights in the tensor, row-major
     shape: tuple[int, ...]  # of the program's tensor, stacked axes first
     num_stacked: int = 0  # leading axes along which separate weights are stacked
-    # Set if the update's tensors are in rows, [*stack_shape, P, C]: the columns that they have.
+    # Set if the update's tensors are in rows, [*stack_shape, P, C]: says which columns these
+    # tensors have.
     row_columns: RowColumns | None = None
 
     @property
@@ -56,7 +58,7 @@ class Weight(NamedTuple):
 
     @property
     def axes(self) -> list[int]:
-        """Indices of the axes of one weight in its tensors: all but the stacked ones."""
+        """Indices of the axes of one weight in its tensors: all axes but the stacked axes."""
         return list(
             range(self.num_stacked, self.num_stacked + (2 if self.row_columns else self.rank))
         )
@@ -76,12 +78,12 @@ class Slot(NamedTuple):
 
     shape: tuple[int, ...]  # sizes of the weight's stacked axes, then of one weight's slot
     fill: float  # initial value of every element
-    names: tuple[str, ...]  # names of the weights in the tensor that use it
+    names: tuple[str, ...]  # names of the weights in the tensor that use the slot
     axes: tuple[int, ...] | None = None
 
 
 class Update(NamedTuple):
-    """Inputs of a weight's update."""
+    """What `Optimizer.update` gets for one weight."""
 
     weight: Weight
     value: Any  # the weight, float32 [*weight.shape], or in rows
@@ -105,7 +107,7 @@ class UpdatedWeight(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A weight's decrement, float32 [*weight.shape], and its slots after the step."""
+    """What is subtracted from a weight, float32 [*weight.shape], and the slots after the step."""
 
     decrement: Any
     slots: dict[str, Any]
@@ -120,15 +122,15 @@ class Optimizer(Configurable, interface=True):
 
     learning_rate: float  # the peak: the rate where the schedule is 1
     schedule: Schedule = ConstantRate  # factor of the learning rate, by step
-    weight_decay: float = 0.0  # part of a weight taken off per step, times the learning rate
+    weight_decay: float = 0.0  # fraction of a weight removed per step, times the learning rate
     min_decay_rank: int = 2  # weights with fewer axes (scales, most biases) do not decay
     no_decay: tuple[str, ...] = ()  # regular expressions of whole names: these weights do not decay
     max_grad_value: float | None = None  # gradients are cut to -max_grad_value..max_grad_value
     max_weight_grad_norm: float | None = None  # each weight's gradient is scaled down to this norm
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
-    ema_decay: float | None = None  # per step, for averages of weights and statistics; None: none
+    ema_decay: float | None = None  # per step, for averages of weights and statistics; None: off
     ema_warmup: bool = False  # after n steps, ema_decay is at most (1 + n) / (10 + n)
-    slot_steps: int = 0  # steps of the run whose slots were read; `move` counts them, schedules not
+    slot_steps: int = 0  # steps of slots that were read; counted by `move`, not by schedules
 
     takes_rows: ClassVar[bool] = False
     """Whether the class updates weights in rows correctly (`Weight.row_columns`). Subclasses may
@@ -173,7 +175,7 @@ class Optimizer(Configurable, interface=True):
     def check_rates(self, num_steps: int) -> None:
         """Raises ParamError if a learning rate is negative or not finite in a run of `num_steps`.
 
-        It looks at up to 1,000 steps. A schedule that only takes tensors is not checked.
+        Up to 1,000 steps are checked. A schedule that only takes tensors is not checked.
         """
         steps = np.unique(np.linspace(0, num_steps - 1, _CHECKED_STEPS).astype(np.int64))
         try:
@@ -191,9 +193,10 @@ class Optimizer(Configurable, interface=True):
                 )
 
     def ema_rate(self, step: Any) -> Any:
-        """Returns 1 - the averages' decay at a step, a float or float32 scalar; None without one.
+        """Returns 1 - the averages' decay at a step, a float or float32 scalar; or None.
 
-        `step` is an integer scalar, the number of steps done before.
+        `step` is an integer scalar, the number of steps done before. The result is None without
+        `ema_decay`.
         """
         if self.p.ema_decay is None:
             return None
@@ -218,8 +221,8 @@ class Optimizer(Configurable, interface=True):
         """Clips gradients by all three limits: by value, then per weight, then by the global norm.
 
         Args:
-            weights: program path -> description of the tensor.
-            gradients: program path -> float32 [*weight.shape], or in rows, like the result.
+            weights: {path of a tensor: its description}.
+            gradients: {path of a tensor: float32 [*weight.shape], or in rows}, like the result.
             norm: float32 scalar, the gradients' global norm, which the caller reports anyway.
         """
         p, clipped = self.p, dict(gradients)
@@ -246,7 +249,7 @@ class Optimizer(Configurable, interface=True):
         return UpdatedWeight(value - move.decrement, move.slots)
 
     def move(self, update: Update) -> Move:
-        """Returns the decrement of a weight that has already decayed, and its next slots."""
+        """Returns the decrement of a weight, after weight decay, and the weight's next slots."""
         raise NotImplementedError(f"{type(self).__name__} has no move")
 
     def valid_move(self, update: Update) -> Move:
@@ -293,7 +296,7 @@ class Optimizer(Configurable, interface=True):
         check_used(self.p.no_decay, [name for weight in weights for name in weight.names])
 
     def _decays(self, weight: Weight, name: str) -> bool:
-        """Returns whether one of a tensor's weights, given by its name, decays."""
+        """Returns whether the weight `name`, one of a tensor's weights, decays."""
         decays = self.p.weight_decay > 0 and weight.rank >= self.p.min_decay_rank
         return decays and not match_patterns(self.p.no_decay, name)
 
@@ -305,7 +308,7 @@ def global_norm(weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor
 
 
 def weight_sum(weight: Weight, x: tf.Tensor) -> tf.Tensor:
-    """Returns each weight's sum, [*stack_shape, 1, ...], of x [*weight.shape] or in rows."""
+    """Sums x, [*weight.shape] or in rows, over each weight: [*stack_shape, 1, ...]."""
     if (columns := weight.row_columns) is None:
         return tf.reduce_sum(x, axis=weight.axes, keepdims=True)
     own = tf.reduce_sum(columns.without_padding(x), axis=weight.axes, keepdims=True)

@@ -11,9 +11,10 @@ class RmsProp(Optimizer):
     """RMSProp (Tieleman & Hinton 2012, lecture 6.5), or centered (Graves 2013, eq. 38-45).
 
     `epsilon` is under the root, and momentum sums rate * gradient / root, as in TensorFlow 2 and
-    Keras, where the mean square starts at 0. In TensorFlow 1 it starts at 1, so that first updates
-    are smaller: recipes published for it need `initial_mean_square=1.0`. A variance that rounding
-    makes negative counts as 0; Keras takes its root.
+    Keras, where the mean square starts at 0. In TensorFlow 1 the mean square starts at 1, so that
+    the first updates are smaller: recipes published for TensorFlow 1 need
+    `initial_mean_square=1.0`. A variance that rounding makes negative counts as 0; Keras takes its
+    root.
     """
 
     rho: float = 0.9  # decay of the mean of squared gradients

@@ -1,7 +1,8 @@
-"""A weight in rows: the form that an optimizer gets if devices update equal chunks of every row.
+"""Weights flattened to rows, so that each device updates an equal chunk of every row.
 
-An elementwise optimizer can ignore this. An optimizer that sums over a weight leaves out the zeros
-at the ends of rows (`without_padding`) and sums over devices (`total`).
+`lingo.mesh.weight_rows` makes a row of each part of a weight. An elementwise optimizer can ignore
+this. An optimizer that sums over a weight leaves out the zeros at the ends of rows
+(`without_padding`) and sums over devices (`total`).
 
 Axes: P rows, one per part of a weight; C columns in the tensors, all of a row's or a chunk of them.
 """
@@ -24,7 +25,8 @@ def _identity(value: tf.Tensor) -> tf.Tensor:
 class RowColumns(NamedTuple):
     """The columns of a weight's rows that are in an update's tensors, [*stacked axes, P, C].
 
-    By default all columns: XLA's partitioner then splits them, and inserts sums over devices.
+    By default the tensors have all columns: XLA's partitioner then splits them, and inserts sums
+    over devices.
     """
 
     rows: WeightRows
@@ -96,6 +98,6 @@ def unflatten(x: tf.Tensor, rows: WeightRows) -> tf.Tensor:
 
 
 def _order(num_stacked: int, rank: int) -> list[int]:
-    """Returns the permutation of axes from (part, place) per axis to all parts, all places."""
+    """Returns the permutation that moves all axes of parts before all axes inside parts."""
     first = range(num_stacked, num_stacked + 2 * rank)
     return [*range(num_stacked), *first[::2], *first[1::2]]

@@ -1,7 +1,7 @@
 """Schedules: the factor of the learning rate as a function of the step.
 
-One definition of a schedule serves NumPy on the host (plots, tests, progress) and TensorFlow in the
-program, in float32 both times. Steps count from 0: the first update is step 0.
+One definition of a schedule serves NumPy (plots, tests, progress) and TensorFlow in the program,
+both in float32. Steps count from 0: the first update is step 0.
 
     Cosine.params(num_steps=9000, end=0.1)
     Cosine                                      # as long as the run
@@ -25,10 +25,11 @@ from lingo.config.roots.user_line import definition_line
 class Schedule(Configurable, interface=True):
     """A factor of the learning rate. Subclasses define `factor`.
 
-    If its number of steps is left out, it ends with the run and depends on the run's `max_steps`.
+    A schedule whose number of steps is left out ends with the run, so it depends on the run's
+    `max_steps`.
     """
 
-    OPTIONAL: ClassVar[tuple[str, ...]] = ()  # numbers of steps; None: the run's number of steps
+    OPTIONAL: ClassVar[tuple[str, ...]] = ()  # fields that are numbers of steps; None: the run's
     POSITIVE: ClassVar[tuple[str, ...]] = ()  # fields that must be above 0
     NOT_NEGATIVE: ClassVar[tuple[str, ...]] = ()  # fields that must be 0 or above
 
@@ -40,7 +41,7 @@ class Schedule(Configurable, interface=True):
         ranges.check_not_negative(self.p, *self.NOT_NEGATIVE)
 
     def inner(self) -> list[tuple[int, Schedule]]:
-        """Returns the schedules inside, each with the step at which it begins."""
+        """Returns the schedules inside this one, each with the step at which it begins."""
         return []
 
     def end_at(self, num_steps: int) -> None:
@@ -55,7 +56,7 @@ class Schedule(Configurable, interface=True):
         return own or any(schedule.ends_with_run() for _, schedule in self.inner())
 
     def _num_steps(self, name: str) -> int:
-        """Returns the value of one of `OPTIONAL`; the length of the run if it is left out."""
+        """Returns a field of `OPTIONAL`, or the length of the run if the field is left out."""
         if (given := getattr(self.p, name)) is not None:
             return given
         if self._run_steps is None:
@@ -87,14 +88,14 @@ class Schedule(Configurable, interface=True):
     def factor(self, step: Any, xp: ModuleType) -> Any:
         """Returns the factor at a step, float32 of any shape, by functions of NumPy or TensorFlow.
 
-        `xp` is that module: both have minimum, maximum, where, abs, cos, exp, ones_like. A step is
-        a whole number; `whole_periods` counts the periods before it.
+        `xp` is the module, NumPy or TensorFlow. Both have minimum, maximum, where, abs, cos, exp,
+        ones_like. A step is a whole number; `whole_periods` counts the periods before it.
         """
         raise NotImplementedError(f"{type(self).__name__} has no factor")
 
 
 def whole_periods(step: Any, length: int, xp: ModuleType) -> Any:
-    """Returns how many periods of `length` steps have passed at a step, both float32.
+    """Returns how many periods of `length` steps have passed at a step; both are float32.
 
     It divides integers, because programs divide floats by multiplying with the reciprocal, and the
     product is below the whole number at some boundaries.
@@ -204,8 +205,8 @@ class Exponential(Schedule):
 class InverseSqrt(Schedule):
     """1 at first, then the inverse square root of the step (Raffel et al. 2020, sec. 3.1.2).
 
-    The paper's rate 1 / sqrt(max(step, k)) is this schedule with `learning_rate` 1 / sqrt(k). Its
-    product with a warm-up is `ProductSchedule.params(schedules=[Warmup, InverseSqrt])`.
+    The paper's rate 1 / sqrt(max(step, k)) is this schedule with `learning_rate` 1 / sqrt(k). The
+    schedule times a warm-up is `ProductSchedule.params(schedules=[Warmup, InverseSqrt])`.
 
     >>> InverseSqrt.params(hold_steps=100).build()(np.array([0, 100, 400]))
     array([1. , 1. , 0.5], dtype=float32)
@@ -288,7 +289,7 @@ class Cyclic(Schedule):
     half_cycle_steps: int  # steps up, and as many down: the paper's stepsize
     low: float = 0.1  # factor at step 0 and between cycles
     mode: Literal["triangular", "triangular2", "exp_range"] = "triangular"  # how peaks shrink
-    gamma: float = 1.0  # exp_range multiplies the height above low by it at each step
+    gamma: float = 1.0  # exp_range: factor per step of the height above low
 
     POSITIVE = ("half_cycle_steps", "gamma")
     NOT_NEGATIVE = ("low",)

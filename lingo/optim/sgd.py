@@ -12,14 +12,14 @@ from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight
 class Sgd(Optimizer):
     """Gradient descent, with optional momentum (Sutskever et al. 2013, sec. 2).
 
-    The slot is a decayed sum over steps. With `accumulate="gradients"` it sums gradients and the
-    learning rate multiplies the sum, so that a lower rate takes effect at once, as in TensorFlow 1
-    and PyTorch. With "updates" it sums rate * gradient, as in the paper and Keras. The two are
-    equal while the rate is constant.
+    The slot is a decayed sum over steps. With `accumulate="gradients"` the slot sums gradients, and
+    the learning rate multiplies the sum, so that a lower rate takes effect at once, as in
+    TensorFlow 1 and PyTorch. With "updates" the slot sums rate * gradient, as in the paper and
+    Keras. The two are equal while the rate is constant.
     """
 
     momentum: float = 0.0  # decay of the sum of past gradients; 0: no sum is kept
-    nesterov: bool = False  # look ahead: the gradient counts once more
+    nesterov: bool = False  # whether to look ahead: the gradient counts once more
     accumulate: Literal["gradients", "updates"] = "gradients"  # what the slot sums
 
     takes_rows = True

@@ -1,8 +1,8 @@
 """The cost of a plan: steps, bytes, load of links, and seconds by the alpha-beta model.
 
 A step takes the longest latency of its messages plus the time of its slowest link, and steps follow
-one another. So this is a prediction, which leaves out the start of messages, overlap, and other
-traffic.
+one another. So the seconds are a prediction, which leaves out the start of messages, overlap, and
+other traffic.
 
 `write_picture` draws chips, holes, and the bytes that each link carries.
 """
@@ -30,7 +30,7 @@ class Cost(NamedTuple):
     steps: int
     padding: int  # elements that make the chunks equal
     bytes_sent: int  # by the chip that sends the most
-    bytes_of_all: int  # that all chips send
+    bytes_of_all: int  # sent by all chips together
     link_bytes: NDArray[np.float64]  # [links], in one direction
     congestion: int  # most messages on a link in one step, in one direction
     congested_steps: int  # steps with two or more messages on a link, in one direction
@@ -48,14 +48,14 @@ class _StepCost(NamedTuple):
     seconds: float
 
 
-def measure(plan: AllReducePlan, num_elements: int, *, element_bytes: int = 4) -> Cost:
-    """Returns the cost for a payload of `num_elements`; raises ParamError if it is below 1."""
+def measure(plan: Plan, num_elements: int, *, element_bytes: int = 4) -> Cost:
+    """Returns the cost for a payload of `num_elements`; raises ParamError below 1 element."""
     if num_elements < 1:
         raise ParamError(f"a payload of {num_elements} elements: give 1 or more")
     length = -(-num_elements // plan.num_chunks)
     known: dict[tuple[object, ...], _StepCost] = {}
     times: Counter[tuple[object, ...]] = Counter()
-    steps = list(plan.steps())  # keeps the arrays alive, whose ids identify a step
+    steps = list(plan.steps())  # keeps the arrays alive, because their ids identify a step
     route = functools.cache(plan.grid.route)
     for step in steps:
         key = tuple((id(part.source), id(part.target), part.num_chunks) for part in step)

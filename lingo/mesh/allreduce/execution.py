@@ -1,4 +1,4 @@
-"""Computes every chip's payload after the steps of a plan, from the chips' payloads before.
+"""Executes a plan: computes every chip's payload after the plan's steps from the payloads before.
 
 Axes: P positions of a grid (failed chips' positions are not used), E elements of a payload, padded
 to C chunks of equal length.
@@ -85,15 +85,16 @@ def _run(state: Array, steps: Iterable[Step], convert: Callable[[Array], Array])
         for transfers, chunks, message in sent:
             place = transfers.target[:, None], chunks
             if transfers.adds:
-                np.add.at(state, place, message)  # in order, also if two messages have one place
+                np.add.at(state, place, message)  # one by one, also if two messages have one target
             else:
                 state[place] = message
 
 
-def owned_chunks(plan: AllReducePlan) -> dict[int, NDArray[np.int64]]:
-    """Returns the chunks that each chip owns: it has their sums between reduce and gather.
+def owned_chunks(plan: Plan) -> dict[int, NDArray[np.int64]]:
+    """Returns the chunks that each chip owns, {chip: indices of chunks}.
 
-    A chip owns the chunks that it receives and does not send.
+    A chip owns the chunks that it receives and does not send. Between reduce and gather it has
+    their complete sums.
     """
     owner = np.full(plan.num_chunks, -1)
     for step in plan.reduce:  # the last receiver of a chunk owns it
@@ -118,7 +119,7 @@ def is_exact(plan: AllReducePlan) -> bool:
 
 
 def round_to_bfloat16(values: Array) -> Array:
-    """Returns finite float32 values rounded to the nearest bfloat16, to even, as float32."""
+    """Rounds finite float32 values to the nearest bfloat16, ties to even; returns float32."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 

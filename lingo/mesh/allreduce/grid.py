@@ -23,8 +23,8 @@ from lingo.config.params import ParamError
 
 Kind = Literal["ring", "line", "switch"]
 MAX_CHIPS = 2**13
-"""The most chips of a grid: chunks and steps of a ring grow with it, and twice the largest pod is
-enough."""
+"""The most chips of a grid: a ring's chunks and steps grow with the number of chips, and twice the
+largest pod is enough."""
 MAX_AXES = 8
 
 
@@ -40,7 +40,7 @@ class Axis(NamedTuple):
 
     @property
     def is_closed(self) -> bool:
-        """Whether a link leads from the last chip to the first; two chips have one link."""
+        """Whether a link closes the ring, from the last chip to the first; not with two chips."""
         return self.kind == "ring" and self.size > 2
 
 
@@ -52,7 +52,7 @@ class Route(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Chips in a box, without those that failed."""
+    """Chips in a box, some of which may have failed."""
 
     axes: tuple[Axis, ...]
     holes: frozenset[int] = frozenset()  # ids of the chips that failed
@@ -95,7 +95,7 @@ class Grid(NamedTuple):
         return chip + (new - old) * stride
 
     def neighbors(self, chip: int) -> Iterator[tuple[int, int]]:
-        """Yields the healthy chips one hop away, and the links to them; not over switches."""
+        """Yields (chip, link to it) for each healthy chip one hop away, except over switches."""
         for axis, dim in enumerate(self.axes):
             if dim.kind != "switch":
                 for direction in (1, -1):
@@ -114,7 +114,7 @@ class Grid(NamedTuple):
                         yield a, b, c, d
 
     def distances(self, sources: Sequence[int]) -> dict[int, int]:
-        """Returns the hops to each healthy chip from its nearest source, nearest chips first."""
+        """Returns {healthy chip: hops from its nearest source}, nearest chips first."""
         hops, waiting = dict.fromkeys(sources, 0), deque(sources)
         while waiting:
             chip = waiting.popleft()
@@ -127,7 +127,8 @@ class Grid(NamedTuple):
     def route(self, source: int, target: int) -> Route:
         """Returns the route between two chips that differ along one axis: straight, if possible.
 
-        Around failed chips it is a shortest route. Raises ParamError if there is none.
+        Around failed chips, the route is as short as possible. Raises ParamError if there is no
+        route.
         """
         here, there = self.position(source), self.position(target)
         differing = [i for i, pair in enumerate(zip(here, there, strict=True)) if len({*pair}) > 1]
@@ -176,7 +177,7 @@ class Grid(NamedTuple):
 
     @property
     def num_links(self) -> int:
-        """Number of link numbers, including numbers of links that do not exist."""
+        """How many link numbers there are, including numbers that no link has."""
         return 2 * len(self.axes) * self.size
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from lingo.mesh.allreduce.grid import Grid
 
 
 class Transfers(NamedTuple):
-    """Messages of one step with `num_chunks` chunks each, from `first` on, added or copied."""
+    """Messages of one step. Each has `num_chunks` chunks, from `first` on, to add or to copy."""
 
     source: NDArray[np.int64]  # [M] ids of the chips that send
     target: NDArray[np.int64]  # [M] ids of the chips that receive
@@ -30,7 +30,7 @@ class Transfers(NamedTuple):
 
 
 Step = tuple[Transfers, ...]
-"""The messages that are sent at once, with the values from before the step."""
+"""One step: its messages are sent at once, with the values from before the step."""
 
 
 class AllReducePlan(NamedTuple):
@@ -56,7 +56,7 @@ class AllReducePlan(NamedTuple):
 
 
 def merge_steps(*streams: Iterable[Step]) -> tuple[Step, ...]:
-    """Returns the joint steps of streams of steps that run at the same time."""
+    """Merges streams that run at the same time: step i of the result has step i of each stream."""
     together = itertools.zip_longest(*streams, fillvalue=())
     return tuple(tuple(itertools.chain.from_iterable(steps)) for steps in together)
 
@@ -84,8 +84,8 @@ def ring_steps(
 def ring_order(size: int, *, is_closed: bool) -> NDArray[np.int64]:
     """Returns the order in which a ring visits chips of an axis: int64 [size].
 
-    On a line it goes out by every second chip and returns by the others, so that no hop is longer
-    than 2 and no link carries two messages.
+    On a line, the ring goes out by every second chip and returns by the other chips, so that no hop
+    is longer than 2 and no link carries two messages.
     """
     if is_closed:
         return np.arange(size)

@@ -26,8 +26,8 @@ from lingo.mesh.allreduce.ring import ring
 # ---- whole axes, all at once ---------------------------------------------------------------------
 
 
-def torus2d(grid: Grid) -> AllReducePlan:
-    """Returns the plan of all axes at once: each part of the payload has its own order of axes.
+def torus2d(grid: Grid) -> Plan:
+    """Returns the plan that uses both axes at once: parts of the payload differ in axis order.
 
     Ying et al. 2018 (ResNet-50 at supercomputer scale), sec. 3.3: one half is reduced along Y, then
     X, while the other half is reduced along X, then Y. On rings each half is halved again, to go
@@ -39,8 +39,8 @@ def torus2d(grid: Grid) -> AllReducePlan:
     return _plan_torus("torus2d", grid, 2)
 
 
-def torus3d(grid: Grid) -> AllReducePlan:
-    """Returns the plan of three axes; raises ParamError for holes or another number of axes."""
+def torus3d(grid: Grid) -> Plan:
+    """Returns `torus2d` with three axes; raises ParamError for holes or another number of axes."""
     return _plan_torus("torus3d", grid, 3)
 
 
@@ -65,8 +65,8 @@ def _plan_torus(name: str, grid: Grid, num_axes: int) -> AllReducePlan:
 # ---- whole axes, one after the other -------------------------------------------------------------
 
 
-def multiring(grid: Grid) -> AllReducePlan:
-    """Returns the plan of one axis after the other: each reduces the shard that the last one left.
+def multiring(grid: Grid) -> Plan:
+    """Returns the plan that reduces along one axis after the other, a smaller shard each time.
 
     PowerAI DDL (Cho et al. 2017) has a list of dims d_1, d_2, ..., the fastest first. Chips
     reduce-scatter along the first, then a d_1-th of the payload along the second, and so on; all
@@ -112,7 +112,7 @@ class _Walk(NamedTuple):
 
 
 def _scatter_along(ids: NDArray[np.int64], walks: Sequence[_Walk], base: int) -> Iterator[Step]:
-    """Yields the steps that reduce the chunks from `base` on, one for each of N chips.
+    """Yields the steps that reduce N chunks, from `base` on: one chunk for each of N chips.
 
     Args:
         ids: [*sizes], every chip of a grid.
@@ -138,14 +138,14 @@ def _check_whole(grid: Grid, name: str) -> None:
 # ---- pairs of rows -------------------------------------------------------------------------------
 
 
-def row_pairs(grid: Grid) -> AllReducePlan:
-    """Returns the plan of rings of two rows, then along columns; other chips forward to them.
+def row_pairs(grid: Grid) -> Plan:
+    """Returns the plan that reduces in rings of two rows each, then along columns, around holes.
 
     Kumar and Jouppi 2020 (highly available pods), the two-dimensional scheme. Two adjacent rows
     without a hole are a ring of single hops: out by one row, back by the other. So pairs need no
     links that close a row, and a hole costs only its own pair. The healthy chips of other rows send
     their payload, chunk by chunk, along shortest routes to a chip of a pair, each chunk one step
-    before the ring needs it: d hops cost only d steps. Then the chips at the same place in all
+    before the ring needs it: d hops cost only d steps. Then the chips at the same position in all
     pairs form a ring, whose messages go around holes where they must.
 
     With C columns, k pairs, p = 2 C chips per pair, and D hops for the farthest chip that forwards,
@@ -232,7 +232,7 @@ class _Forwarders:
 
     @property
     def depth(self) -> int:
-        """Hops of the farthest chip."""
+        """Number of hops from the farthest chip to a pair."""
         return len(self._layers)
 
     def steps(self, count: int) -> Iterator[Step]:
@@ -265,11 +265,11 @@ PLANNERS: dict[str, Callable[[Grid], AllReducePlan]] = {
 }
 
 
-def make_plan(name: str, grid: Grid) -> AllReducePlan:
-    """Returns the plan of a planner.
+def make_plan(name: str, grid: Grid) -> Plan:
+    """Returns the plan that a planner, given by name, makes for a grid.
 
-    Raises ParamError for an unknown name, or if the planner cannot plan the grid; the error then
-    names the planners that can.
+    Raises ParamError for an unknown name, or if the planner cannot plan the grid. In this case, the
+    error names the planners that can.
     """
     if name not in PLANNERS:
         raise ParamError(
@@ -295,9 +295,9 @@ def fastest_plan(grid: Grid, num_elements: int) -> AllReducePlan:
     return min(plans, key=lambda plan: measure(plan, num_elements).seconds)
 
 
-def make_plans(grid: Grid) -> tuple[list[AllReducePlan], dict[str, str]]:
-    """Returns the plans of all planners that have one, and the other planners' errors by name."""
-    plans: list[AllReducePlan] = []
+def make_plans(grid: Grid) -> tuple[list[Plan], dict[str, str]]:
+    """Returns all plans that planners can make, and {planner: error} for the other planners."""
+    plans: list[Plan] = []
     refusals: dict[str, str] = {}
     for name in PLANNERS:
         try:

@@ -1,7 +1,7 @@
 """One ring through every healthy chip, by single hops: it has the most steps, and avoids holes.
 
 `find_cycle` finds a ring through every healthy chip of a grid; all of its hops are single links.
-Chips are first put on many small cycles; then cycles that are side by side become one:
+Chips are first put on many small cycles; then cycles that are side by side are joined:
 
     a - b         a   b      the links a-b of one cycle and c-d of another are
               ->  |   |      replaced by a-c and b-d
@@ -9,8 +9,8 @@ Chips are first put on many small cycles; then cycles that are side by side beco
 
 Boards of 2 x 2 are such cycles. If the healthy chips are whole boards, joining always ends in one
 ring, along a spanning tree of the boards. For other holes the cycles come from a maximum matching
-in which every chip has two neighbours. If joining gets stuck, it is tried again after random turns
-of squares, and from other matchings. Without such a matching there is no ring.
+in which every chip has two neighbours. If joining gets stuck, the search tries again after random
+turns of squares, and from other matchings. Without such a matching there is no ring.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def ring(grid: Grid) -> AllReducePlan:
 
 
 Cover = dict[int, list[int]]
-"""The two neighbours of each chip on its cycle; on a cycle of two chips, both are the same chip."""
+"""Cycles that cover all chips: the two neighbours of each chip on its cycle. On a cycle of two
+chips, both neighbours are the same chip."""
 
 MAX_STARTS, MAX_TURNS = 20, 50
 """The most matchings that a search tries, and the most random squares it turns after each."""
@@ -89,7 +90,7 @@ def _board_covers(grid: Grid) -> Iterator[Cover]:
 
 
 def _matching_cover(grid: Grid, rng: random.Random | None) -> Cover:
-    """Returns a cover by any cycles, a random one with `rng`; raises ParamError if there is none.
+    """Returns a cover by cycles of any shape, random with `rng`; raises ParamError without a cover.
 
     If hops lead only from even to odd positions, each even chip is matched with two odd chips. Else
     each chip is matched with the chip after it, and two chips may follow each other.
@@ -128,7 +129,7 @@ def _matching_cover(grid: Grid, rng: random.Random | None) -> Cover:
 
 
 def _match(left: list[int], near: Cover, degree: int) -> Cover | None:
-    """Matches each chip on the left with `degree` chips on the right, each used `degree` times."""
+    """Matches each chip on the left with `degree` chips on the right, and vice versa."""
     partners: Cover = {chip: [] for chip in left}
     users: Cover = {chip: [] for others in near.values() for chip in others}
     for start in left * degree:

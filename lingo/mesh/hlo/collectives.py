@@ -1,7 +1,8 @@
 """The collectives of a compiled program: the tensors that devices exchange.
 
-XLA combines many reductions in one instruction. Each of its tensors is listed separately here,
-since each comes from another layer. A collective in a loop counts once per iteration.
+XLA combines many reductions in one instruction. Each tensor of such an instruction is listed
+separately here, since it comes from another layer. A collective in a loop counts once per
+iteration.
 
 XLA has several notations for the same groups of devices:
 
@@ -54,7 +55,7 @@ class Collective(NamedTuple):
     array: Array  # the larger of input and output on one device
     axes: Axes | None  # along which devices exchange it; None: not along whole slices of the mesh
     runs: Runs  # how often it runs
-    op_name: str  # the framework's name of the operation that it comes from; may be ""
+    op_name: str  # the framework's name of the operation behind it; may be ""
 
     @property
     def num_bytes(self) -> int:
@@ -145,7 +146,7 @@ def pairs(attributes: str) -> Groups:
 
 
 def axes_of(groups: Sequence[Sequence[int]], mesh: Topology) -> Axes | None:
-    """Returns the mesh axes along which groups of all devices lie; None if they lie along none."""
+    """Returns the mesh axes along which groups extend; None if they are no slices of the mesh."""
     indices = np.unravel_index(list(groups[0]), mesh.shape)
     along = [axis for axis, index in enumerate(indices) if len(set(index.tolist())) > 1]
     size = math.prod(mesh.shape[axis] for axis in along)

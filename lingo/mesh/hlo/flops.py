@@ -101,7 +101,7 @@ def _convolution_flops(
 def _count_pairs(
     size: int, dilation: int, kernel: int, result: int, stride: int, padding: int, spread: int
 ) -> int:
-    """Returns how many pairs of a kernel's and a result's position meet an element of the data.
+    """Counts the pairs (kernel position, result position) that read an element of the data.
 
     `dilation` is the distance between elements of the data, `spread` the distance between elements
     of the kernel.

@@ -84,13 +84,13 @@ class Instruction(NamedTuple):
 
     @property
     def op_name(self) -> str:
-        """The framework's name of the operation that it comes from; may be ""."""
+        """The framework's name of the operation that the instruction comes from; may be ""."""
         found = _OP_NAME.search(self.rest)
         return found[1] if found else ""
 
     @property
     def callees(self) -> list[str]:
-        """Names of the computations that it runs."""
+        """Names of the computations that the instruction runs."""
         found: list[str] = []
         for one, several in _CALLED.findall(self.rest):
             found += [one] if one else re.findall(r"[\w.\-]+", several)

@@ -76,9 +76,9 @@ class Ssd(Layer):
 
     image_shape: tuple[int, int, int]  # (H, W, C); a task passes its own
     num_classes: int  # K, without the background; a task passes its own
-    trunk: Layer  # from images to the first map, with `output_shape`
-    extras: list[Layer] = []  # each from one map to the next, with `output_shape`
-    scales: tuple[float, ...]  # pixels: side of each map's square anchor, and one more
+    trunk: Layer  # makes the first map from images; has `output_shape`
+    extras: list[Layer] = []  # each makes the next map; has `output_shape`
+    scales: tuple[float, ...]  # pixels: side of each map's square anchor, and one side more
     ratios: tuple[tuple[float, ...], ...]  # for each map, the aspect ratios of oblong anchors
     steps: tuple[float, ...] | None = None  # pixels between positions; None: H / H', W / W'
     head: Conv2D = Conv2D.params(use_bias=True, init=FanIn.params())
@@ -123,7 +123,7 @@ class Ssd(Layer):
     def anchors(self) -> np.ndarray:
         """Returns the anchors, float32 [A, 4]: (top, left, bottom, right) in 0..1 of the image.
 
-        They are in the order of maps, then positions (row by row), then shapes.
+        Anchors are ordered by map, then by position (row by row), then by shape.
         """
         return anchor_boxes(self._anchor_maps(), image=self.p.image_shape[:2])
 
@@ -160,7 +160,7 @@ class Ssd(Layer):
         return maps
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        """Returns codes, logits of anchors, and their softmax."""
+        """Returns the anchors' codes, their logits, and the softmax of the logits."""
         codes, logits = self.output_shape(call.shape)
         names = ("batch", None, None)
         return [Residual(1, codes, names), Residual(2, logits, names)]
@@ -183,7 +183,7 @@ SSD300 = {
 
 
 def resnet34_trunk() -> Params:
-    """Returns ResNet-34 up to its stage of 256 channels, here with stride 1: 300 -> 38 rows."""
+    """Returns ResNet-34 up to its stage of 256 channels, whose stride is 1: 300 rows become 38."""
     _, stages = STAGES[34]
     first = 2 + sum(stages[:2])  # the stem, its pool and two stages come before
     layers = resnet(num_layers=34, num_classes=1)[: first + stages[2]]

@@ -35,7 +35,7 @@ from lingo.models.image.auxiliary_head import AuxiliaryHead
 
 
 class AmoebaNetStem(Layer):
-    """A 3x3 convolution of the image; its result is both inputs of the first cell."""
+    """A 3x3 convolution of the image. The first cell takes its result as both inputs."""
 
     dim: int = 3  # channels of the images
     output_dim: int  # channels of the result
@@ -77,9 +77,10 @@ class AmoebaNetHead(Layer):
         self.linear = self.p.linear.build(dim=self.p.dim, output_dim=self.p.num_classes)
 
     def __call__(self, pair: Pair) -> Any:
-        """Returns logits [B, num_classes] for the first of the pair, the last cell's result.
+        """Returns logits [B, num_classes] for the pair's first tensor, the last cell's result.
 
-        If logits of auxiliary heads follow the pair, they follow its own logits in a tuple.
+        If logits of auxiliary heads follow the pair, the result is a tuple: this head's logits,
+        then the auxiliary logits.
         """
         x, _, *auxiliary = pair
         mean = dropout(self, tf.reduce_mean(x, axis=[1, 2]), rate=self.p.dropout_rate)
@@ -87,7 +88,7 @@ class AmoebaNetHead(Layer):
         return (logits, *auxiliary) if auxiliary else logits
 
     def output_shape(self, shape: tuple[Shape, ...]) -> Any:
-        """Returns the shape of the logits for the shapes of the pair; several shapes as a tuple."""
+        """Returns the shape of the logits for the inputs' shapes; a tuple with auxiliary logits."""
         x, _, *auxiliary = shape
         own = (x[0], self.p.num_classes)
         return (own, *auxiliary) if auxiliary else own
@@ -126,9 +127,9 @@ def amoebanet(
         here        81,505,540  319,024,120  542,734,840  1,055,832,376  1,844,858,344
         published         82 M        318 M        542 M         1.05 B          1.8 B
 
-    The paper rounds the first and truncates the third and fourth; the second is 319.0 M here.
-    AmoebaNet-B (18, 512) has 560,053,608 weights; 557 M are published (sec. 4). An auxiliary head
-    adds 9,257,704 for images of 480 x 480. The difference of 3 M is 0.5 %. No way of counting
+    The paper rounds the first number, and truncates the third and fourth. The second is 319.0 M
+    here. AmoebaNet-B (18, 512) has 560,053,608 weights; 557 M are published (sec. 4). An auxiliary
+    head adds 9,257,704 for images of 480 x 480. The difference of 3 M is 0.5 %. No way of counting
     explains it: scales and offsets of norms are 0.5 M, and a stem of 32 channels, as in the
     authors' implementation for TPUs, saves 0.1 M.
 
@@ -147,7 +148,7 @@ def amoebanet(
             drop_path_rate * i / n (Zoph et al. 2018, which also raises it during training).
         dropout_rate: the head's.
         auxiliary_image: (H, W) of the images; the second group then ends with an auxiliary head,
-            whose size depends on them. None: there is no auxiliary head.
+            whose size depends on (H, W). None: there is no auxiliary head.
     """
     if num_layers < 3 or num_layers % 3:
         raise ParamError(f"{num_layers=} is not a multiple of 3: there are three groups of cells")

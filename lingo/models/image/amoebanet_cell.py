@@ -1,7 +1,8 @@
 """The cells of AmoebaNet-B and AmoebaNet-D, found by evolution (Real et al. 2019).
 
-A cell takes the results of the two cells before it, x and `before`, and computes five more nodes,
-each the sum of two operations on earlier nodes; some of the nodes form its result:
+A cell takes the results of the two cells before it: x from the last cell, and `before` from the
+cell before that. It computes five more nodes, each the sum of two operations on earlier nodes. Some
+of the nodes form the cell's result:
 
     node 0   x, projected to the cell's width by a convolution
     node 1   before, projected to the shape of node 0 where it differs
@@ -11,9 +12,10 @@ each the sum of two operations on earlier nodes; some of the nodes form its resu
 A cell returns the pair (result, x), so that cells can be layers of a `Chain` or a pipeline. It
 passes on any tensors that follow a pair, such as the logits of an `AuxiliaryHead`. The operations
 are from the authors' implementation for TPUs, which torchgpipe follows: normal cells return nodes
-0, 3, 4 and 6 (Real et al. have 4, 5 and 6 for D). This gives four of GPipe's five model sizes; the
-fifth, (18, 416), has 0.3 % more weights here. Unlike in torchgpipe, 3x3 max pooling takes the
-maximum, not the mean, and SAME padding adds to the end of an image first, as in TensorFlow.
+0, 3, 4 and 6 (Real et al. have 4, 5 and 6 for D). So four of GPipe's five models have their
+published sizes. The fifth, (18, 416), has 0.3 % more weights here. Unlike in torchgpipe, 3x3 max
+pooling takes the maximum, not the mean, and SAME padding adds to the end of an image first, as in
+TensorFlow.
 
 Axes: B batch, H height, W width, C channels.
 """
@@ -45,7 +47,7 @@ Operation = Literal[
 the width; separable convolutions come in pairs."""
 
 Shape = Sequence[int]  # [B, H, W, C]
-Pair = tuple[Any, ...]  # tensors [B, H, W, C]: a result and the x that it came from; maybe others
+Pair = tuple[Any, ...]  # tensors [B, H, W, C]: a result and the x that it came from; maybe more
 
 
 class Edge(NamedTuple):
@@ -161,7 +163,7 @@ class Cell(Layer, interface=True):
         return tf.concat([nodes[i] for i in self.genotype.result], axis=-1), x, *others
 
     def _compute(self, key: str, x: tf.Tensor) -> tf.Tensor:
-        """Computes the operation of an edge, if it has any; in training it may be dropped."""
+        """Applies an edge's operation, if the edge has one; in training it may be dropped."""
         y = self.operations[key](x) if key in self.operations else x
         return self.drop_paths[key](y) if key in self.drop_paths else y
 
@@ -205,7 +207,7 @@ class Cell(Layer, interface=True):
                 )
 
     def edges(self) -> list[tuple[int, Layer | None]]:
-        """Returns the edges, two for each of the nodes 2, 3, ...: input node and layer."""
+        """Returns each edge's (input node, layer): two edges for each of the nodes 2, 3, ..."""
         return [
             (edge.node, self.operations.get(f"{node}_{i}"))
             for node, edges in enumerate(self.genotype.sums, 2)

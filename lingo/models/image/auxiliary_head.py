@@ -21,11 +21,12 @@ from lingo.models.image.amoebanet_cell import Pair, Shape
 
 
 class AuxiliaryHead(Layer):
-    """Appends logits, computed from the first tensor, to a tuple (Szegedy et al. 2015, sec. 5).
+    """Appends logits to a tuple, computed from its first tensor (Szegedy et al. 2015, sec. 5).
 
-    They come from a ReLU, means of 5x5 windows, a 1x1 convolution, a convolution whose window is as
+    The layers are a ReLU, means of 5x5 windows, a 1x1 convolution, a convolution whose window is as
     large as the image, and a linear map. A normalization and a ReLU follow each convolution, as in
-    the authors' implementation of AmoebaNet. The image size is fixed, because the last window's is.
+    the authors' implementation of AmoebaNet. The image size is fixed, because the last window has
+    the size of the image.
     """
 
     dim: int  # channels of the first tensor
@@ -50,7 +51,7 @@ class AuxiliaryHead(Layer):
         self.linear = p.linear.build(dim=wide, output_dim=p.num_classes)
 
     def __call__(self, state: Pair) -> Pair:
-        """Returns a tuple, [B, H, W, C] and any other tensors, with logits, [B, K], at its end.
+        """Returns `state`, ([B, H, W, C], any other tensors), with logits [B, K] appended.
 
         Raises ParamError if (H, W) is not `image`.
         """

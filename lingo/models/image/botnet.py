@@ -21,7 +21,7 @@ from lingo.models.image.resnet import STAGES, BottleneckBlock, Step, resnet
 
 
 class AttentionNorm(Layer):
-    """Attention over an image, means of windows if it has a stride, a normalization, and a ReLU."""
+    """Attention over an image, average pooling (if it has a stride), normalization, and a ReLU."""
 
     dim: int  # channels of the input
     output_dim: int  # channels of the output
@@ -100,7 +100,7 @@ def botnet(
         stride: how many times smaller the last stage makes an image: 2 or, for BoTNet-S1, 1.
         zero_init: whether the last gamma of each block starts at zero.
         small_images: whether the stem is a 3x3 convolution, for images of a few pixels.
-        stem_stride: how many times smaller the stem for small images makes them.
+        stem_stride: how many times smaller the stem makes images if `small_images` is set.
         width: channels of the stem; the blocks have multiples of it.
 
     Raises:

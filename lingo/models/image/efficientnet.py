@@ -89,7 +89,7 @@ class Scaling(NamedTuple):
 
     width: float = 1.0  # factor of channels
     depth: float = 1.0  # factor of blocks
-    image_size: int = 224  # height and width of the images that it is meant for
+    image_size: int = 224  # height and width of the images that the network is meant for
     dropout_rate: float = 0.2  # before the logits
 
 
@@ -129,7 +129,7 @@ STAGES = (
 
 
 def round_channels(channels: float) -> int:
-    """Returns the nearest multiple of 8 that is at least 8 and 90 % of the number.
+    """Returns the nearest multiple of 8 that is at least 8 and at least 90 % of the number.
 
     >>> [round_channels(n) for n in (3, 12, 19.2, 35.2)]
     [8, 16, 24, 32]
@@ -148,8 +148,9 @@ def efficientnet(
     """Returns the layers of an EfficientNet, in order: from images [B, H, W, C] to logits.
 
     They are a 3x3 convolution of stride 2, the blocks of seven stages, a 1x1 convolution and the
-    head. The batch norms have the published decay, 0.99, and epsilon, 1e-3. Weights with 1000
-    classes, and operations for images of the size in `SCALINGS`; a multiply-add counts as two:
+    head. The batch norms have the published decay, 0.99, and epsilon, 1e-3. Numbers of weights with
+    1000 classes, and of operations for images of the size in `SCALINGS` (a multiply-add counts as
+    two):
 
                          b0         b1         b2          b3          b4          b5
         weights   5,288,548  7,794,184  9,109,994  12,233,232  19,341,616  30,389,784

@@ -15,7 +15,7 @@ from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D, SeparableConv2D
 from lingo.layers.vision.conv_norm import convolve_and_normalize
 
-NARROWING = 4  # the width of a bottleneck / the width of its middle
+NARROWING = 4  # channels of a bottleneck's result / channels in its middle
 
 
 def unit_flops(convs: Sequence[Layer], norms: Sequence[Layer], shape: Sequence[int]) -> int:
@@ -32,8 +32,8 @@ def unit_flops(convs: Sequence[Layer], norms: Sequence[Layer], shape: Sequence[i
 class ReluConvNorm(Layer):
     """ReLU, convolution and normalization, once with a 1x1 window, or as a bottleneck.
 
-    A bottleneck repeats them: with a 1x1 window to F / 4 channels, with the windows of `narrow`,
-    and with a 1x1 window to F channels. The first window of `narrow` has the stride.
+    A bottleneck repeats the three: with a 1x1 window to F / 4 channels, with the windows of
+    `narrow`, and with a 1x1 window to F channels. The first window of `narrow` has the stride.
     """
 
     dim: int  # channels of the input
@@ -119,8 +119,8 @@ class SeparableUnit(Layer):
 class FactorizedReduction(Layer):
     """Halves height and width by two 1x1 convolutions of stride 2, one shifted by (1, 1).
 
-    After a ReLU, half of the channels come from positions (0, 0), (0, 2), ...; the others from
-    positions (1, 1), (1, 3), ...
+    After a ReLU, half of the channels come from positions (0, 0), (0, 2), ..., and the other half
+    from positions (1, 1), (1, 3), ...
     """
 
     dim: int  # channels of the input

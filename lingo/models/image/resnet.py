@@ -162,8 +162,8 @@ def resnet(
 
     They are the stem, the blocks of four stages with 64, 128, 256 and 512 channels (four times as
     many with bottlenecks), and the head. The first block of each stage but the first halves the
-    image. Weights with 1000 classes, and operations for images of 224 x 224 positions; a
-    multiply-add counts as two:
+    image. Numbers of weights with 1000 classes, and of operations for images of 224 x 224 pixels (a
+    multiply-add counts as two):
 
         num_layers                18          34          50         101         152
         weights           11,689,512  21,797,672  25,557,032  44,549,160  60,192,808
@@ -181,7 +181,7 @@ def resnet(
         zero_init: whether the last gamma of each block starts at zero.
         small_images: whether the stem is a 3x3 convolution, for images of a few pixels. The stem
             for ImageNet is a 7x7 convolution and a 3x3 maximum, each of stride 2.
-        stem_stride: how many times smaller the stem for small images makes them.
+        stem_stride: how many times smaller the stem makes images if `small_images` is set.
         width: channels of the stem; the blocks have multiples of it.
 
     Raises:

@@ -50,10 +50,11 @@ class UNet3D(Layer):
 
     On the way down, each level has two 3x3x3 convolutions, then a 2x2x2 maximum. On the way up, the
     volume is doubled, joined with the same level's volume from the way down, and convolved twice.
-    Level i has width * 2^i channels after its first convolution, and twice as many after all
-    others. The last convolution has a 1x1x1 window. With 4 levels, width 32, 3 channels and 3
-    classes it is the paper's network. Its 19,069,955 weights in the paper include one vector per
-    convolution: here, the beta of its normalization, which has a gamma, too.
+    Level i has width * 2^i channels after its first convolution, and twice as many after its other
+    convolutions. The network's last convolution has a 1x1x1 window. With 4 levels, width 32, 3
+    channels and 3 classes it is the paper's network. The paper's 19,069,955 weights include one
+    vector per convolution. Here each convolution has two vectors: the beta and gamma of its
+    normalization.
     """
 
     dim: int  # C, channels of the volumes

@@ -64,17 +64,17 @@ def vit(
 
     They are the embedding of patches, their positions, a pre-norm encoder, a last normalization,
     and the head. The defaults are from Beyer et al. (2022); `positions="learned", pooling="first"`
-    is close to the first ViT, whose class token also had a position. With 1000 classes and images
-    of 224 x 224, ViT-S/16 has 21,974,632 weights, and 22,122,472 with `hidden_dim=384`.
+    is close to the original ViT, whose class token also had a position. With 1000 classes and
+    images of 224 x 224, ViT-S/16 has 21,974,632 weights, and 22,122,472 with `hidden_dim=384`.
 
     Args:
         size: XXS, Ti, S, B or L.
         num_classes: number of labels.
         image_shape: (H, W, C) of the images.
-        patch: height and width of a patch, in pixels; it divides H and W.
+        patch: height and width of a patch, in pixels, a divisor of H and W.
         positions: computed from sines and cosines, or trained.
         pooling: whether the head takes the mean of all patches, or a class token.
-        hidden_dim: width of a hidden layer of the head; None: it is linear.
+        hidden_dim: width of a hidden layer of the head; None: the head is linear.
 
     Raises:
         ParamError: if there is no such size, or patches do not fill the images.

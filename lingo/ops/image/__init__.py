@@ -1,8 +1,9 @@
-"""Image transformations for training and evaluation: functions of (image, key), on the host.
+"""Image transformations for training and evaluation, in NumPy: functions of (image, random key).
 
-Each takes an image [H, W, C], uint8, or float32 in 0..1, with any number of channels unless its
-docstring names them. It returns a new image of the same type, and of the same shape unless its
-docstring says otherwise. It raises ValueError for any other image or an argument out of range.
+Each function takes an image [H, W, C], uint8, or float32 in 0..1, with any number of channels
+unless its docstring names them. It returns a new image of the same type, and of the same shape
+unless its docstring says otherwise. It raises ValueError for any other image or an argument out of
+range.
 """
 
 from __future__ import annotations

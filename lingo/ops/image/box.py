@@ -1,4 +1,4 @@
-"""Rectangles of images, at random places and in the middle.
+"""Rectangles in images, at random positions or in the middle.
 
 Axes: B images.
 """
@@ -25,7 +25,7 @@ class Box(NamedTuple):
 
     @property
     def slices(self) -> tuple[slice, slice]:
-        """Slices of the rows and columns that it covers in an image [H, W, C]."""
+        """Slices of the rows and columns that the box covers in an image [H, W, C]."""
         rows = slice(self.row, self.row + self.height)
         return rows, slice(self.column, self.column + self.width)
 
@@ -41,13 +41,13 @@ def random_boxes(
 ) -> list[Box | None]:
     """Returns the first of ten random rectangles that fits into each image; None if none fits.
 
-    The area and the logarithm of the aspect ratio are uniform in their ranges; all places are
+    The area and the logarithm of the aspect ratio are uniform in their ranges. All positions are
     equally likely.
 
     Args:
         sizes: (height, width) of each image, [B].
-        keys: the images' keys, words [B].
-        name: the name of the function that draws.
+        keys: one random key per image; its fields are [B].
+        name: name of the calling function; random numbers depend on it.
         min_area: least fraction of the image's area.
         max_area: largest fraction of the image's area.
         max_aspect: largest ratio of the longer to the shorter side.
@@ -67,7 +67,7 @@ def random_boxes(
             f"{max_aspect=} is not a finite number of at least 1: it is the longer side divided by"
             " the shorter side"
         )
-    draws = draw(keys, name, _TRIES, 4).tolist()  # for all images at once: a tenth of the time
+    draws = draw(keys, name, _TRIES, 4).tolist()  # one call for all images: a tenth of the time
 
     def box(size: tuple[int, int], tries: list[list[float]]) -> Box | None:
         height, width = size

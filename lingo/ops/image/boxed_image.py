@@ -1,8 +1,8 @@
-"""Images with boxes: crops and mirror images, in which the boxes follow their objects.
+"""Crops and mirrors images together with the boxes of their objects.
 
-A box is (top, left, bottom, right), each in 0..1 of its image, and its label is a class, 1 or more.
-Label 0 means that there is no box; its coordinates are zeros. Boxes keep their indices in the
-arrays. NumPy, on the host.
+A box is (top, left, bottom, right), as fractions of the image's height and width, and its label is
+a class, 1 or more. Label 0 means that there is no box; its coordinates are zeros. Each box keeps
+its index in the arrays. All functions use NumPy.
 
 Axes: H height, W width, C channels, N boxes.
 """
@@ -34,11 +34,11 @@ class BoxedImage(NamedTuple):
 
 
 def min_iou_crop(example: BoxedImage, key: random.Key, *, size: tuple[int, int]) -> BoxedImage:
-    """Crops a random part that has objects, as for SSD, and resizes it.
+    """Crops an image to a random part with objects, as for SSD, and resizes the part.
 
     Args:
         example: an image with N boxes.
-        key: this image's key.
+        key: this image's random key.
         size: (height, width) of the result, in pixels.
 
     Returns:
@@ -112,7 +112,7 @@ def crop_boxes(
         size: (height, width) of the image, in pixels.
 
     Returns:
-        float32 [N, 4], in 0..1 of the part, and int32 [N].
+        Boxes, float32 [N, 4] in 0..1 of the part, and labels, int32 [N].
 
     >>> crop_boxes(np.array([[0, 0, 0.5, 0.5]], "f"), np.array([1], "i"), Box(0, 0, 5, 8), (10, 10))
     (array([[0.   , 0.   , 1.   , 0.625]], dtype=float32), array([1], dtype=int32))
@@ -133,15 +133,16 @@ def min_iou_box(
 
     One of seven choices, all equally likely, is drawn: the whole image, any part, or a part whose
     intersection over union with an object is at least 0.1, 0.3, 0.5, 0.7 or 0.9. A part has 0.09 to
-    1 of the area, and the ratio of its sides, each as a fraction of the image's, is in 1/2..2, as
-    in the authors' program. Unlike in their program, it contains the middle of an object. The first
-    of 50 random parts that meets all this is returned; if none does, the whole image.
+    1 of the image's area. The ratio of its sides, each as a fraction of the image's side, is in
+    1/2..2, as in the authors' program. Unlike in their program, a part contains the middle of an
+    object. The result is the first of 50 random parts that meets all these conditions, or the whole
+    image if none does.
 
     Args:
         size: (height, width) of the image, in pixels.
         boxes: float32 [N, 4], in 0..1.
-        labels: int32 [N]; boxes of label 0 are no objects.
-        key: this image's key.
+        labels: int32 [N]; label 0 marks an absent box.
+        key: this image's random key.
 
     >>> one = np.array([[0.2, 0.2, 0.6, 0.6]], "f"), np.array([1], "i")
     >>> min_iou_box((300, 400), *one, random.root_key(3))
@@ -176,7 +177,7 @@ def _random_windows(size: tuple[int, int], key: random.Key) -> np.ndarray:
 
 
 def _ious(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns intersections over unions of boxes [P, 4] and [N, 4], float64 [P, N]."""
+    """Returns the intersection over union of each pair of boxes, float64 [P, N]."""
     first = first[:, None]
     sides = np.minimum(first[..., 2:], second[:, 2:]) - np.maximum(first[..., :2], second[:, :2])
     shared = sides.clip(0).prod(-1)

@@ -1,9 +1,9 @@
 """Brightness, contrast, saturation, sharpness and hue of images.
 
-The first four blend an image with a version that lacks the property: black, grey, without colours,
-or smooth. Factor 1 gives the image and 0 the other version; a factor above 1 moves the image away
-from the other version. All take a few NumPy operations per pixel; results of uint8 are rounded as
-in Pillow's `ImageEnhance`.
+To change one of the first four properties, an image is blended with a version that lacks it: a
+black, grey, colourless or smooth image. Factor 1 gives the image, and factor 0 gives the other
+version. A factor above 1 moves the image away from the other version. All functions take a few
+NumPy operations per pixel. uint8 results are rounded as in Pillow's `ImageEnhance`.
 
 Axes: H height, W width, C channels, 1 or 3.
 """
@@ -36,7 +36,7 @@ def adjust_brightness(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def adjust_contrast(image: np.ndarray, factor: float) -> np.ndarray:
-    """Blends an image with its mean brightness.
+    """Blends an image with a grey image of its mean brightness.
 
     Args:
         image: [H, W, C]; C is 1 or 3.
@@ -67,7 +67,7 @@ def adjust_saturation(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def adjust_sharpness(image: np.ndarray, factor: float) -> np.ndarray:
-    """Blends an image with its means over 3 x 3 pixels, in which the middle pixel has weight 5.
+    """Blends an image with its weighted means over 3 x 3 pixels; the middle pixel has weight 5.
 
     Args:
         image: [H, W, C].
@@ -114,7 +114,8 @@ def adjust_hue(image: np.ndarray, shift: float) -> np.ndarray:
     high, low = planes.max(0), planes.min(0)
     position = _hue(planes, high, high - low) + np.float32(6 * (shift % 1))
     position -= 6 * (position >= 6)
-    # a channel is highest within 1 of its own place on the circle of 6, and lowest beyond 2
+    # A channel has its highest value within distance 1 of its own position on the circle of length
+    # 6, and its lowest value beyond distance 2.
     distance = np.abs(position - np.array([[[0]], [[2]], [[4]]], np.float32))
     distance = np.minimum(distance, 6 - distance)
     turned = np.moveaxis(low + (high - low) * np.clip(2 - distance, 0, 1), 0, 2)
@@ -136,10 +137,10 @@ def color_jitter(
 
     Args:
         image: [H, W, C]; C is 1 or 3.
-        key: this image's key.
+        key: this image's random key.
         brightness: in 0..1; the factor is uniform in 1 - brightness..1 + brightness.
-        contrast: as brightness.
-        saturation: as brightness.
+        contrast: like `brightness`.
+        saturation: like `brightness`.
         hue: in 0..0.5; the shift is uniform in -hue..hue of the colour circle.
 
     >>> color_jitter(np.array([[[100, 150, 200]]], np.uint8), random.root_key(0))
@@ -167,7 +168,7 @@ def color_jitter(
 
 
 def gray(image: np.ndarray) -> np.ndarray:
-    """Returns the brightness of an image of 1 or 3 channels, [H, W, 1] of its type.
+    """Returns the brightness, [H, W, 1], of an image with 1 or 3 channels, in the image's type.
 
     >>> gray(np.array([[[100, 50, 0]]], np.uint8))
     array([[[59]]], dtype=uint8)
@@ -185,7 +186,7 @@ def blend(other: np.ndarray, image: np.ndarray, factor: float) -> np.ndarray:
     Args:
         other: [H, W, C].
         image: the same shape and type.
-        factor: at least 0; above 1, the image moves away from the other.
+        factor: at least 0; above 1, the image moves away from `other`.
 
     Raises:
         ValueError: if the factor is negative, or not a number.
@@ -201,9 +202,10 @@ def blend(other: np.ndarray, image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _hue(planes: np.ndarray, high: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """Returns each pixel's place on the colour circle of length 6, [H, W]: red 0, green 2, blue 4.
+    """Returns each pixel's position on a colour circle of length 6, [H, W]: red 0, green 2, blue 4.
 
-    `planes` are [3, H, W]; `high` is a pixel's largest value, and `spread` largest minus smallest.
+    `planes` are [3, H, W]; `high` is each pixel's largest value, and `spread` is its largest minus
+    its smallest value.
     """
     red, green, blue = planes
     unit = np.where(spread > 0, spread, 1)

@@ -1,4 +1,4 @@
-"""Crops of images, and mirrored images. NumPy.
+"""Crops and mirrors images, in NumPy.
 
 Axes: B images, H height, W width, C channels.
 """
@@ -20,7 +20,7 @@ def flip(image: np.ndarray, key: random.Key, *, rate: float = 0.5) -> np.ndarray
 
     Args:
         image: [H, W, C].
-        key: this image's key.
+        key: this image's random key.
         rate: in 0..1.
 
     >>> image = np.array([[[1], [2], [3]]], np.uint8)
@@ -64,7 +64,7 @@ def pad_and_crop(image: np.ndarray, key: random.Key, *, padding: int) -> np.ndar
 
     Args:
         image: [H, W, C].
-        key: this image's key.
+        key: this image's random key.
         padding: at least 0.
 
     >>> image = np.array([[[1], [2], [3]]], np.uint8)
@@ -90,11 +90,11 @@ def inception_crop(
     max_aspect: float = 4 / 3,
     method: Method = "bilinear",
 ) -> np.ndarray:
-    """Crops a random rectangle and resizes it (Szegedy et al. 2015, sec. 6).
+    """Crops an image to a random rectangle, and resizes the result (Szegedy et al. 2015, sec. 6).
 
     Args:
         image: [H, W, C].
-        key: this image's key.
+        key: this image's random key.
         size: (height, width) of the result, in pixels.
         min_area: least fraction of the image's area.
         max_area: largest fraction of the image's area.
@@ -126,12 +126,12 @@ def inception_boxes(
 ) -> list[Box]:
     """Returns the rectangles that `inception_crop` cuts out of images.
 
-    Each is the first of ten random rectangles that fits. If none fits, it is the largest rectangle
-    in the middle of the image with an allowed aspect ratio.
+    Each result is the first of ten random rectangles that fits. If none fits, it is the largest
+    rectangle in the middle of the image with an allowed aspect ratio.
 
     Args:
         sizes: (height, width) of each image, [B].
-        keys: the images' keys, words [B].
+        keys: one random key per image; its fields are [B].
         min_area: as in `inception_crop`, like `max_area` and `max_aspect`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Rectangles that are erased from images. NumPy.
+"""Erases rectangles of images, in NumPy.
 
 Axes: H height, W width, C channels.
 """
@@ -18,9 +18,9 @@ def cutout(image: np.ndarray, key: random.Key, *, side: int) -> np.ndarray:
 
     Args:
         image: [H, W, C].
-        key: this image's key.
-        side: side of the square, in pixels. The square's middle is any pixel of the image; the part
-            outside of the image is cut off.
+        key: this image's random key.
+        side: side of the square, in pixels. The square's middle is a random pixel of the image.
+            What lies outside the image is cut off.
 
     >>> cutout(np.zeros([3, 4, 1], np.uint8), random.root_key(0), side=2)[..., 0]
     array([[  0,   0,   0,   0],
@@ -54,7 +54,7 @@ def random_erasing(
 
     Args:
         image: [H, W, C].
-        key: this image's key.
+        key: this image's random key.
         rate: in 0..1.
         min_area: least fraction of the image's area.
         max_area: largest fraction of the image's area.

@@ -1,4 +1,4 @@
-"""Changes of the 256 levels of an image by lookup tables, in NumPy.
+"""Changes the 256 levels of an image by lookup tables, in NumPy.
 
 Axes: H height, W width, C channels.
 """
@@ -15,7 +15,7 @@ _LEVELS = np.arange(256)
 
 
 def autocontrast(image: np.ndarray) -> np.ndarray:
-    """Stretches each channel, so that its darkest pixel is 0 and its brightest 255.
+    """Stretches each channel, so that its darkest pixel is 0 and its brightest pixel is 255.
 
     Args:
         image: uint8 [H, W, C]; a channel with a single level does not change.
@@ -83,7 +83,7 @@ def posterize(image: np.ndarray, bits: int) -> np.ndarray:
 
 
 def solarize(image: np.ndarray, threshold: int = 128) -> np.ndarray:
-    """Inverts the levels from a threshold on.
+    """Inverts all levels that are at or above a threshold.
 
     Args:
         image: uint8 [H, W, C].

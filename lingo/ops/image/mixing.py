@@ -1,11 +1,11 @@
 """MixUp and CutMix: mixtures of pairs of labelled images.
 
 Each image is mixed with its partner's, and so are the labels. Unless partners are given, the
-partner of example i in a batch is example i - 1, as in big_vision; the first example's is the last.
-Then results depend on the split of the batch: if micro-batches, replicas or processes each mix a
-part of it, the first example of each part has another partner than in the whole batch. With given
-partners, results do not depend on the split. Weights and rectangles never do, because each example
-has its own key. NumPy, on the host.
+partner of example i in a batch is example i - 1, as in big_vision; the first example's partner is
+the last example. So results then depend on the split of the batch: if each micro-batch, replica or
+process mixes its own part of the batch, the first example of a part has another partner than in the
+whole batch. With given partners, results do not depend on the split. Weights and rectangles never
+depend on it, because each example has its own random key. All functions use NumPy.
 
 Axes: B examples, H height, W width, C channels, K classes.
 """
@@ -36,14 +36,15 @@ def mixup(
 ) -> LabelledBatch:
     """Blends each example with its partner (Zhang et al. 2018).
 
-    The weight of an example is the larger of w and 1 - w, where w is drawn from Beta(alpha,
-    alpha); its partner has the rest. In the paper the weight is w itself.
+    The weight of an example is the larger of w and 1 - w, where w is drawn from Beta(alpha, alpha).
+    Its partner's weight is the smaller of the two. In the paper the weight is w itself.
 
     Args:
         batch: images and labels.
-        keys: the examples' keys, words [B], as `random.fold(key, numbers)` returns them.
+        keys: the examples' random keys, with fields [B], as `random.fold(key, numbers)` returns
+            them.
         alpha: above 0; near 0, almost nothing is mixed.
-        partners: the examples' partners, in the same shapes and types; None: the example before.
+        partners: the examples' partners, in the same shapes and types; None: the previous example.
 
     Returns:
         The shapes and types of `batch`; uint8 is rounded.
@@ -80,14 +81,16 @@ def cutmix(
     """Replaces a rectangle of each image by its partner's rectangle (Yun et al. 2019, sec. 3.1).
 
     The rectangle has the image's aspect ratio, and its middle is any pixel of the image. Its area
-    is 1 - w of the image's, where w is drawn from Beta(alpha, alpha), unless it is cut off at the
-    edges. The labels' weights are the fractions of the area that the two images have in the result.
+    is 1 - w of the image's area, where w is drawn from Beta(alpha, alpha), unless it is cut off at
+    the edges. The labels' weights are the fractions of the area that the two images have in the
+    result.
 
     Args:
         batch: images and labels.
-        keys: the examples' keys, words [B], as `random.fold(key, numbers)` returns them.
+        keys: the examples' random keys, with fields [B], as `random.fold(key, numbers)` returns
+            them.
         alpha: above 0; 1: all areas are equally likely.
-        partners: the examples' partners, in the same shapes and types; None: the example before.
+        partners: the examples' partners, in the same shapes and types; None: the previous example.
 
     Returns:
         The shapes and types of `batch`.
@@ -126,9 +129,9 @@ def symmetric_beta(keys: random.Key, alpha: float, *, name: str) -> np.ndarray:
     degrees of freedom and comes from two uniform numbers (Bailey 1994).
 
     Args:
-        keys: words of any shape.
+        keys: random keys; their fields have any shape.
         alpha: above 0.
-        name: the name of the function that draws.
+        name: name of the calling function; random numbers depend on it.
 
     Raises:
         ValueError: for `alpha` out of range.
@@ -147,9 +150,10 @@ def symmetric_beta(keys: random.Key, alpha: float, *, name: str) -> np.ndarray:
 
 
 def _coverage(size: int, sides: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Returns which of `size` pixels a part of relative length `sides` covers, bool [B, size].
+    """Returns which of the `size` pixels of an image's side a part covers, bool [B, size].
 
-    Its middle is the pixel at the relative place `places`, both [B].
+    `sides`, [B], are the parts' lengths, and `places`, [B], the positions of their middle pixels,
+    both as fractions of the image's side.
     """
     lengths = np.rint(size * sides).astype(np.int64)
     first = (places * size).astype(np.int64) - lengths // 2
@@ -166,7 +170,7 @@ def _blend(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.nda
 def _partners(
     batch: LabelledBatch, keys: random.Key, partners: LabelledBatch | None
 ) -> LabelledBatch:
-    """Returns the partners of a batch's examples; raises ValueError for other shapes or types."""
+    """Returns the partner of each example; raises ValueError if shapes or types do not match."""
     images, labels = batch
     check_values(images, "[B, H, W, C]")
     if labels.ndim != 2 or len(labels) != len(images) or labels.dtype != np.float32:

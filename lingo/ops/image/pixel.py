@@ -1,11 +1,11 @@
 """Checks and random numbers for the image functions of this folder.
 
 An image is a NumPy array [H, W, C]: uint8 in 0..255, or float32 in 0..1. A function returns an
-image of the type that it was given, and never changes its argument. It runs on the host, on one
-example at a time, where the `augment` of an input calls it.
+image of the type that it was given, and never changes its argument. It runs in NumPy on one example
+at a time, where the `augment` of an input calls it.
 
 Random numbers depend only on the key and on the function's name, so that one key serves all
-functions. For a second call of the same function, `random.fold(key, 1)` is another key.
+functions. For a second call of the same function, `random.fold(key, 1)` derives another key.
 
 Axes: H height, W width, C channels.
 """
@@ -46,7 +46,8 @@ def check_image(image: Any, *, channels: Collection[int] | None = None) -> None:
 def check_values(images: Any, form: str) -> None:
     """Checks that a value is an image or a batch of images, of a form such as "[H, W, C]".
 
-    Raises ValueError if it has another number of axes, another type or values out of range.
+    Raises ValueError if the value has another number of axes, another type, or numbers out of
+    range.
 
     >>> check_values(np.zeros([8, 8, 1], np.uint8), "[B, H, W, C]")
     Traceback (most recent call last):
@@ -95,7 +96,7 @@ def check_rate(rate: float) -> None:
 def clip(values: np.ndarray, image: np.ndarray) -> np.ndarray:
     """Converts values, float [H, W, C], to the type of an image.
 
-    Values outside its range are clipped; for uint8, fractions are cut off, as in Pillow.
+    Values outside the type's range are clipped; for uint8, fractions are cut off, as in Pillow.
 
     >>> clip(np.array([[[-0.5, 0.7, 300]]]), np.zeros([1, 1, 3], np.uint8))
     array([[[  0,   0, 255]]], dtype=uint8)

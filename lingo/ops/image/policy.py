@@ -77,7 +77,7 @@ def rand_augment(
 
     Args:
         image: [H, W, C], uint8, or float32 in 0..1, which is rounded to 256 levels; C is 1 or 3.
-        key: this image's key.
+        key: this image's random key.
         num_ops: the number of operations.
         magnitude: at least 0, usually 5..30; the module's docstring lists the strengths.
         ops: names of the operations to draw from, such as `PAPER_OPS` or `EFFICIENTNET_OPS`.

@@ -1,6 +1,6 @@
-"""Rotated, sheared, shifted and resized images, which Pillow computes.
+"""Rotates, shears, shifts and resizes images, by Pillow.
 
-Pillow's loops are fast, and for uint8 they count in integers, so that a result is the same on every
+Pillow's loops are fast. For uint8 they compute with integers, so that results are the same on every
 machine. A pixel of a rotated, sheared or shifted image is the nearest pixel of the original. Pixels
 from outside of the original are grey (128 of 255), so that later changes of contrast see a mean
 rather than black.
@@ -21,7 +21,7 @@ from lingo.ops.image.pixel import check_image, check_size, clip
 GRAY = 128
 """The level of pixels from outside of an image."""
 
-_FILL = {"RGB": (GRAY,) * 3, "L": GRAY, "F": GRAY / 255}  # by Pillow's mode
+_FILL = {"RGB": (GRAY,) * 3, "L": GRAY, "F": GRAY / 255}  # mode of a Pillow picture -> level
 
 Method = Literal["bilinear", "bicubic"]
 """A pixel of the result is a weighted mean of the two (`bilinear`) or four (`bicubic`, Keys 1981,
@@ -101,7 +101,7 @@ def translate_y(image: np.ndarray, pixels: float) -> np.ndarray:
 
 
 def _warp(image: np.ndarray, affine: tuple[float, ...]) -> np.ndarray:
-    """Returns an image whose pixel (x, y) was at (a x + b y + c, d x + e y + f)."""
+    """Returns an image whose pixel (x, y) is the old pixel (a x + b y + c, d x + e y + f)."""
     check_image(image)
 
     def change(picture: Image.Image) -> Image.Image:
@@ -112,7 +112,7 @@ def _warp(image: np.ndarray, affine: tuple[float, ...]) -> np.ndarray:
 
 
 def map_pictures(image: np.ndarray, change: Callable[[Image.Image], Image.Image]) -> np.ndarray:
-    """Changes an image by a function of Pillow pictures; returns [H', W', C] of its type.
+    """Applies a function of Pillow pictures to an image; returns [H', W', C] of the image's type.
 
     Args:
         image: [H, W, C], uint8 or float32.
@@ -167,7 +167,8 @@ def resize_short_side(image: np.ndarray, side: int, *, method: Method = "bilinea
         method: how pixels are interpolated.
 
     Returns:
-        [side, W * side / H, C], or the other way round; lengths are rounded.
+        [side, W * side / H, C] if H is the shorter side, else [H * side / W, side, C]. Lengths are
+        rounded.
 
     Raises:
         ValueError: as `resize`.
