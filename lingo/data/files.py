@@ -55,14 +55,14 @@ class DataError(LingoError, ValueError):
 
 
 class Copy(NamedTuple):
-    """A copy of the content of a compressed file."""
+    """The unpacked copy of a compressed file."""
 
     path: str
     compressed_size: int  # bytes of the compressed file
 
 
 class File(NamedTuple):
-    """A file of a source, as it was when listed; a compressed one is read unpacked."""
+    """A data source's file, as it was when listed; `read` unpacks a compressed file."""
 
     name: str  # path from the source's root, with "/", without ".gz": the same on every machine
     path: str  # path on this machine
@@ -77,7 +77,7 @@ class File(NamedTuple):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Read]:
-        """Opens the file and yields its `read` for several calls; raises DataError as `read`."""
+        """Opens the file once and yields its `read`; raises DataError as `File.read` does."""
         with self.open_stream() as file:
 
             def read(start: int, stop: int) -> bytes:
@@ -92,7 +92,7 @@ class File(NamedTuple):
             yield read
 
     def digest(self) -> bytes:
-        """Returns the SHA-256 of the content; raises DataError as `read`."""
+        """Returns the SHA-256 of the content; raises DataError as `read` does."""
         with self.open_stream() as file:
             return hashlib.file_digest(file, "sha256").digest()
 
@@ -130,11 +130,11 @@ class File(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where files of a source are."""
+    """Where a data source's files are: a directory and a pattern below it."""
 
     root: str  # a directory
     pattern: str  # a glob below the directory
-    prefix: str = ""  # of the files' names, so that they differ between places
+    prefix: str = ""  # before the files' names, so that names differ between places
 
 
 @contextlib.contextmanager
@@ -151,14 +151,14 @@ def open_file(path: str) -> Iterator[BufferedReader]:
 
 
 def list_files(places: Sequence[Place]) -> list[File]:
-    """Returns the files of some places, sorted by name.
+    """Returns the files that match at some places, sorted by name.
 
-    A directory that matches is skipped, unless a file was meant: its name is a shard's, or the
-    pattern is a glob that ends in a file's name or extension.
+    A directory that matches is skipped, unless a file was meant. A file was meant if the directory
+    has the name of a shard, or if the pattern is a glob that ends in a file's name or extension.
 
     Raises:
-        DataError: for any other match that is not a readable regular file; for a directory that
-            cannot be listed, a missing shard, and a file that is both plain and compressed.
+        DataError: if any other match is not a readable regular file, a directory cannot be listed,
+            a shard is missing, or a file is present both plain and compressed.
     """
     files = []
     for place in places:
@@ -186,7 +186,7 @@ def _match_pattern(place: Place) -> list[str]:
 
 
 def describe_place(place: Place) -> str:
-    """Returns a sentence on what is at a place, for the message that no file matches."""
+    """Returns a sentence that says what is at a place, for the error that no file matches."""
     path = os.path.join(place.root, place.pattern)
     if _is_directory(path):
         return f"{path} is a directory: ask for {os.path.join(path, '**', '*')}"
@@ -219,7 +219,7 @@ def _match_names(folder: str, part: str) -> list[str]:
 
 
 def _folders(root: str, top: str) -> Iterator[str]:
-    """Yields a directory and all below it, each once, by a path without links if there is one."""
+    """Yields a directory and all below it, each once, if possible by a path without symlinks."""
     seen: set[tuple[int, int]] = set()
     plain, links = [top], []
     while plain or links:
@@ -249,7 +249,7 @@ def _is_directory(path: str) -> bool:
 
 
 def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
-    """Returns the status of a path, None if nothing is there; unlike `isdir` it hides no error."""
+    """Returns the status of a path, None if nothing is there; hides no error as `isdir` does."""
     with _explain_errors(path):
         try:
             return os.stat(path, follow_symlinks=follow_symlinks)
@@ -304,7 +304,7 @@ def _is_in_place_of_file(place: Place, name: str) -> bool:
 
 
 def refuse_compressed(file: File, read: Read) -> None:
-    """Raises DataError for content that is compressed: only one layer of gzip is unpacked."""
+    """Raises DataError if the content is compressed, as lingo unpacks only one layer of gzip."""
     start = read(0, min(file.size, max(map(len, _COMPRESSED))))
     for magic, (name, command) in _COMPRESSED.items():
         if start.startswith(magic):
@@ -329,7 +329,7 @@ def _check_shards(place: Place, names: Iterable[str]) -> None:
         before, number, total, after = match.groups()
         sets.setdefault((before, total, after), set()).add(int(number))
     for (before, total, after), numbers in sets.items():
-        first = 0 if 0 in numbers or int(total) not in numbers else 1  # some count from 1
+        first = 0 if 0 in numbers or int(total) not in numbers else 1  # some sets count from 1
         absent = (n for n in range(first, first + int(total)) if n not in numbers)
         absent_names = [f"{before}{n:0{len(total)}}-of-{total}{after}" for n in absent]
         missing = [name for name in absent_names if matches_pattern(os.path.basename(name))]

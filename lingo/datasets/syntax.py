@@ -71,7 +71,7 @@ def parse(code: bytes) -> Parsed | None:
 
 
 def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yields every block of statements in a tree, nested ones included."""
+    """Yields every block of statements in a tree, nested blocks included."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -84,7 +84,7 @@ def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def documented_nodes(tree: ast.Module) -> list[Documented]:
-    """Returns everything with a docstring in a module, in the order of the docstrings."""
+    """Returns the nodes of a module that have a docstring, in the order of the docstrings."""
     owners = [tree, *itertools.chain.from_iterable(blocks(tree))]
     return sorted(documented_among(owners), key=lambda item: item.literal.lineno)
 

@@ -4,6 +4,7 @@
 
 Rows are appended, and cut when steps are redone. A crash may cut the last line short, and a full
 disk may delay rows; neither damages rows that are written. Lines that are not rows are ignored.
+STATUS has a line such as this:
 
     done (early) at step 200
 """
@@ -51,7 +52,7 @@ class Rows:
         self._last_step: int | None = None  # in the file, as far as this object knows
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a row, or merges it into the last row if that has the same step.
+        """Adds a row, or merges it into the last row if the last row has the same step.
 
         A number that is not finite becomes null. Raises StorageError if the row cannot be written
         now; `read` returns it nevertheless, and the next call writes it.
@@ -176,11 +177,11 @@ class Status(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The text of the file."""
+        """The text of the file STATUS."""
         return f"{self.state} at step {self.step}\n"
 
 
 def parse_status(text: str) -> Status | None:
-    """Returns the status in the text of the file, or None if it has none."""
+    """Returns the status in the text of the file STATUS, or None if the text has no status."""
     match = _STATUS.fullmatch(text)
     return Status(cast(State, match[1]), int(match[2])) if match else None

@@ -38,14 +38,14 @@ MAX_BYTES = 1 << 27
 """The most bytes of an encoded image."""
 
 SCAN = 0xDA
-"""The marker of the pixels of a JPEG."""
+"""The marker before a JPEG's pixels (start of scan)."""
 
 # Bounds that no sound image exceeds, so that a small file cannot cost hours.
 _SURPLUS_BYTES = 1 << 24  # of comments, profiles and thumbnails, in addition to 8 for each pixel
 _HEADER_BYTES = 1 << 23  # before the pixels of a PNG
 _SEGMENTS = 10_000  # before the pixels of a JPEG
 _JPEG_PIXELS_PER_BYTE = 512  # a block of 64 pixels has at least a bit
-_PNG_PIXELS_PER_BYTE = 8 * 1032  # a bit each, and deflate packs 1032 bytes into one
+_PNG_PIXELS_PER_BYTE = 8 * 1032  # a pixel has a bit; deflate packs at most 1032 bytes into one
 _SCANS = 64  # of a JPEG; each of them may change all pixels
 _SCANNED_PIXELS = 1 << 32  # in all scans, if there are more than _SCANS
 
@@ -93,8 +93,8 @@ class Header(NamedTuple):
 def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Header:
     """Returns the header of a JPEG or PNG.
 
-    Raises BrokenImage if it is neither, has more pixels than `max_pixels`, or its bytes are too few
-    or too many for its pixels.
+    Raises BrokenImage if the data is neither, has more pixels than `max_pixels`, or has too few or
+    too many bytes for its pixels.
     """
     frame = _png_frame(data) if data.startswith(_PNG) else _jpeg_frame(data)
     if frame is not None:
@@ -118,14 +118,14 @@ class _Frame(NamedTuple):
 
     height: int
     width: int
-    is_plain: bool = False  # whether it is upright
+    is_plain: bool = False  # whether the image is known to be upright
     decodes_whole: bool = True  # as in `Header`
 
 
 def _jpeg_frame(data: bytes) -> _Frame | None:
-    """Returns the frame of an ordinary JPEG, in a tenth of Pillow's time; None for others.
+    """Returns the frame of an ordinary JPEG, in a tenth of Pillow's time; None for any other JPEG.
 
-    Others have a rare encoding, or damage: Pillow reads them.
+    A JPEG with a rare encoding or damage is left to Pillow.
     """
     is_plain = True
     for marker, at in segments(data):
