@@ -53,7 +53,7 @@ class ArrayInput(example_input.IndexedInput):
         self._arrays = functools.cache(self._load)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
-        """Reads the file or calls the function; raises DataError or ParamError if it cannot."""
+        """Reads the file or calls the function; raises DataError or ParamError if that fails."""
         del progress
         self._arrays()
 
@@ -77,7 +77,7 @@ class ArrayInput(example_input.IndexedInput):
         }
 
     def remarks(self) -> list[str]:
-        """Returns a remark for each array with non-finite values, which names the first example."""
+        """Returns a remark per array with non-finite values; it names the first such example."""
         found = []
         for name, array in self._arrays().items():
             if array.dtype.kind == "f":
@@ -116,7 +116,7 @@ class ArrayInput(example_input.IndexedInput):
 
 
 def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any], **fields: Any) -> Params:
-    """Writes arrays {name: [N, ...]} into a `.npz` file; returns params of an ArrayInput on it.
+    """Writes arrays {name: [N, ...]} into a `.npz` file; returns params of its ArrayInput.
 
     Once the arrays of a program or notebook are in a file, any process can resume a run on them.
     `fields` are further fields of the ArrayInput. Raises ParamError unless the file's name ends in
@@ -142,7 +142,7 @@ def _storable(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _read_npz(file: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of a `.npz` file; raises DataError if it is damaged or no such file."""
+    """Returns the arrays of a `.npz` file; raises DataError if the content is wrong."""
     with open_file(file) as stream:
         try:
             return read_archive(stream)

@@ -40,7 +40,7 @@ class _Orders(NamedTuple):
 
 
 class Buckets:
-    """A plan of batches with pieces from one bucket each; an epoch has every piece once.
+    """A plan of batches, one bucket per batch; an epoch has every piece once.
 
     A piece is a document with its end token; a document longer than the last boundary is cut into
     several pieces. A piece goes to the first bucket that it fits into. Each epoch shuffles the
@@ -161,6 +161,6 @@ class BucketedInput(DocumentInput):
         return self._plan.batch(*divmod(step, self._plan.num_batches))
 
     def _rows(self) -> list[int]:
-        """Returns each bucket's rows per batch; `batch_size` divides them, for even shares."""
+        """Returns rows per batch of each bucket: multiples of `batch_size`, which split evenly."""
         longest, size = self.p.boundaries[-1], self.p.batch_size
         return [size * (longest // b if self.p.constant_tokens else 1) for b in self.p.boundaries]

@@ -35,8 +35,8 @@ from lingo.data.sequence_input import name_parts
 from lingo.data.tensor_input import stateful_operations
 from lingo.ops.kind import describe_kind
 
-_PROBED = 64  # the fingerprint has the content of so many first examples
-_PLUMBING = re.compile(r"^\{\{.*?\}\} |\s*\[(\[|Op:).*$", re.DOTALL)  # internals in its errors
+_PROBED = 64  # the fingerprint covers this number of first examples
+_PLUMBING = re.compile(r"^\{\{.*?\}\} |\s*\[(\[|Op:).*$", re.DOTALL)  # TensorFlow's internals
 _TRANSPARENT = ("OptionsDataset", "PrefetchDataset")  # same elements as their input
 _BATCHES = ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset")
 
@@ -53,7 +53,7 @@ class DatasetInput(ExampleInput):
     function: Function  # returns the dataset
     arguments: dict[str, Any] = {}  # the function's keyword arguments, without `epoch`
     names: list[str] = []  # names of an element's tensors, if elements are tuples
-    num_elements: int | None = None  # per epoch; None: the cardinality, or else counted
+    num_elements: int | None = None  # per epoch; None: the dataset's own number
 
     def check(self) -> None:
         super().check()

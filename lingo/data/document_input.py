@@ -171,7 +171,7 @@ class TextInput(PlannedInput):
         ranges.check_positive(self.p, "length")
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of `fill_rows` for the rows with some `example_id`s, int64 [B]."""
+        """Returns the arrays of `fill_rows` for the rows with these `example_id`s, int64 [B]."""
         return self.fill_rows(list(map(self.pieces, numbers.tolist())), length=self.p.length)
 
     def specs(self) -> dict[str, ArraySpec]:

@@ -27,7 +27,7 @@ class EpochOrder:
         self._order = functools.lru_cache(maxsize=2)(self._draw)
 
     def indices(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns, for example numbers, int64 [B], the examples' indices, int64 [B] in 0..size - 1.
+        """Returns the index, int64 [B] in 0..size - 1, of the example with each number, int64 [B].
 
         Numbers continue from epoch to epoch.
         """

@@ -104,7 +104,7 @@ class ExampleInput(Input, interface=True):
         return check_names(type(self).__name__, self._read_augmented(np.zeros(1, np.int64)))
 
     def _read_augmented(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns {name: [B, ...]}, the augmented examples with some numbers, int64 [B]."""
+        """Returns augmented examples, {name: [B, ...]}, by their numbers, int64 [B]."""
         arrays, augment = self.read(numbers), self.p.augment
         if augment is None:
             return arrays

@@ -1,4 +1,4 @@
-"""Files on disk: listing those that match a pattern, and reading them with checks.
+"""Lists the files on disk that match a pattern, and reads files with checks.
 
 No file is left out silently: it is an error if a match is not a regular file, a directory cannot be
 listed, or shards of a set are missing. Only directories that match a wildcard for any name, such as
@@ -151,7 +151,7 @@ def open_file(path: str) -> Iterator[BufferedReader]:
 
 
 def list_files(places: Sequence[Place]) -> list[File]:
-    """Returns the files that match at some places, sorted by name.
+    """Returns the files that match the patterns of `places`, sorted by name.
 
     A directory that matches is skipped, unless a file was meant. A file was meant if the directory
     has the name of a shard, or if the pattern is a glob that ends in a file's name or extension.
@@ -211,7 +211,7 @@ def _match_parts(root: str, folder: str, parts: Sequence[str]) -> Iterator[str]:
 
 
 def _match_names(folder: str, part: str) -> list[str]:
-    """Returns the names in a folder that match one part of a pattern."""
+    """Returns the names in a folder that match a pattern's part between two slashes."""
     if not glob.has_magic(part):
         return [part] if _status(os.path.join(folder, part), follow_symlinks=False) else []
     names = fnmatch.filter([entry.name for entry in entries(folder)], part)

@@ -55,8 +55,8 @@ _SETTINGS = {
 MAX_CHARACTERS = 1 << 22
 """Length of the longest normalized text, which takes the library nearly a gigabyte."""
 
-_MAX_FACTOR = 16  # normalizers that lengthen a text no more are not measured
-_MAX_DECODED_FACTOR = 1000  # how many times decoders may lengthen a token
+_MAX_FACTOR = 16  # normalizers that make a text at most 16 times as long are not measured
+_MAX_DECODED_FACTOR = 1000  # decoders may make a token this many times as long
 
 
 class LibraryTokenizer(PartTokenizer, interface=True):
@@ -67,7 +67,7 @@ class LibraryTokenizer(PartTokenizer, interface=True):
     """
 
     vocab_size: int  # number of ids; checked when the tokenizer is opened
-    segment_bytes = 2**18  # the library needs 200 times as much memory
+    segment_bytes = 2**18  # encoded at once; the library needs 200 times as much memory
 
     def setup(self) -> None:
         self.vocab_size = self.p.vocab_size
@@ -88,14 +88,14 @@ class LibraryTokenizer(PartTokenizer, interface=True):
         return self._model.tokenizer.token_to_id(token)
 
     def special_ids(self) -> np.ndarray:
-        """Returns the ids of special tokens, and the ids from the library's last id + 1 up."""
+        """Returns the ids of special tokens, and all ids beyond the library's last id."""
         added = self._model.tokenizer.get_added_tokens_decoder().items()
         special = [i for i, token in added if token.special]
         unused = range(self._model.num_ids, self.vocab_size)
         return np.unique([*special, *self._own_ids.values(), *unused]).astype(np.int32)
 
     def word_continuations(self) -> np.ndarray:
-        """Returns whether each token begins with ##, so continues a word, bool [vocab_size]."""
+        """Returns whether each token continues a word (begins with ##), bool [vocab_size]."""
         continues = np.zeros(self.vocab_size, bool)
         for piece, i in self._model.tokenizer.get_vocab().items():
             continues[i] = piece.startswith(CONTINUATION) and piece != CONTINUATION
@@ -244,7 +244,7 @@ class LibraryModel:
     """
 
     def __init__(self, data: bytes, name: str) -> None:
-        """Opens a tokenizer from the content of its file; raises DataError for other data."""
+        """Opens a tokenizer from its file's content; raises DataError for other content."""
         library = package()
         with library_errors(f"{name} is not a tokenizer.json"):
             tokenizer = library.Tokenizer.from_buffer(data)
@@ -255,7 +255,7 @@ class LibraryModel:
         self.digest = hashlib.sha256(data).hexdigest()
         tokenizer.no_truncation()  # the file's settings for batches would lose tokens
         tokenizer.no_padding()
-        if getattr(tokenizer.model, "dropout", None):  # leaves out merges at random
+        if getattr(tokenizer.model, "dropout", None):  # dropout leaves out merges at random
             tokenizer.model.dropout = None
 
     def encode_part(self, data: bytes, *, is_first: bool, is_last: bool) -> list[int]:

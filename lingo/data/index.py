@@ -77,7 +77,7 @@ class Recent:
 
 
 class Index(NamedTuple):
-    """The documents of a source, without empty ones (0 units).
+    """The documents of a source, without empty documents (0 units).
 
     Axes: N documents, F files, C cuts of all documents.
     """

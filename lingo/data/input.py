@@ -60,7 +60,7 @@ class Input(Configurable, interface=True):
         return {}
 
     def allows_threads(self) -> bool:
-        """Returns whether several threads may call `batch` at once, as `thread_safe` says."""
+        """Returns whether threads may call `batch` at once: `thread_safe` of the class itself."""
         return vars(type(self)).get("thread_safe", False)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
@@ -131,7 +131,7 @@ class Input(Configurable, interface=True):
         }
 
     def num_batches(self) -> int:
-        """Returns how many batches one pass has; the last is padded with examples of weight 0."""
+        """Returns how many batches one pass has; the last batch is padded (weight 0)."""
         if self.p.repeat:
             raise ParamError(f"{type(self).__name__} repeats without end: set repeat=False")
         batches = self.pass_batches()

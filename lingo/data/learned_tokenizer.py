@@ -53,9 +53,9 @@ class LearnedTokenizer(PartTokenizer, interface=True):
         """Returns the cached model for this text, or learns and caches it.
 
         Args:
-            settings: identifies everything but the text that the model depends on.
+            settings: identifies everything that the model depends on, except the text.
             learn: returns the content of a model's file.
-            load: returns the model with a content; raises DataError or RuntimeError if it is wrong.
+            load: returns the model with this content; raises DataError or RuntimeError if damaged.
         """
         name = hashlib.sha256(f"{settings} {self.text_id()}".encode()).hexdigest()
         path = cache_folder("pieces") / f"{name}.model"

@@ -25,7 +25,7 @@ from lingo.data.epoch_order import permutation
 
 
 class Piece(NamedTuple):
-    """Tokens begin, ..., end - 1 of a document, whose last token is the end token after it."""
+    """Tokens begin, ..., end - 1 of a document; its end token counts as the last of its tokens."""
 
     document: int
     begin: int

@@ -19,7 +19,7 @@ DEPTH = 2
 """How many items are ready or being made, in addition to the one in use."""
 
 THREADS = 3
-"""How many threads make batches if the input allows threads; some wait for files meanwhile."""
+"""How many threads make batches if the input allows it, as some of them wait for files."""
 
 
 class Item(NamedTuple):

@@ -24,7 +24,7 @@ class Prompt(NamedTuple):
         """Returns how many positions a model needs for `max_tokens` new tokens.
 
         The last new token needs no position. A model with an encoder and a decoder needs the larger
-        number of the two.
+        of their two numbers.
         """
         return max(len(self.tokens) + max_tokens - 1, self.size - len(self.tokens))
 

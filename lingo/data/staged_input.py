@@ -34,11 +34,11 @@ class StageStep(NamedTuple):
 
 
 class StagedInput(Input):
-    """Batches of one input for a number of steps, then of the next input; the last never ends.
+    """Batches of one input for a number of steps, then of the next; the last input never ends.
 
-    Each stage starts at the beginning of its own data. Stages without `batch_size` take the one of
-    the StagedInput. Without `seed`, the first stage takes the seed of the StagedInput, and each
-    later stage derives its own from that seed, so that stages with the same data have different
+    Each stage starts at the beginning of its own data. A stage without `batch_size` takes the
+    StagedInput's batch size. Without `seed`, the first stage takes the StagedInput's seed, and each
+    later stage derives a seed from that seed, so that stages with the same data have different
     orders. Every batch counts as a step, even a batch that a run skips after an anomaly.
 
     The stages' batches have different shapes, so the program is traced for each stage, and no loop

@@ -58,9 +58,9 @@ class TensorInput(DerivedInput):
 
         Args:
             arrays: {name: [B, ...]}, the arrays of the input; dtypes as in its `specs`.
-            key: a random key of (seed, `example_id`) per example, for `lingo.ops.random`; its words
-                are uint32 [B]. `tf.bitcast(tf.stack(key, -1), tf.int32)`, int32 [B, 2], has a seed
-                per example for `tf.random.stateless_*`.
+            key: two uint32 [B], a random key of (seed, `example_id`) per example, for
+                `lingo.ops.random`; `tf.bitcast(tf.stack(key, -1), tf.int32)`, int32 [B, 2], has a
+                seed per example for `tf.random.stateless_*`.
 
         Returns:
             {name: [B, ...]}, with the shapes and dtypes of `arrays`.
@@ -113,7 +113,7 @@ class TensorInput(DerivedInput):
         return {**super().fingerprint(), "map": f"{kind.__module__}:{kind.__qualname__}"}
 
     def _key(self, numbers: np.ndarray) -> random.Key:
-        """Returns a random key per example number, int64 [B]; the keys' words are uint32 [B]."""
+        """Returns random keys, two uint32 [B], for the examples with some numbers, int64 [B]."""
         root = random.fold(random.root_key(self.p.seed), random.text_hash("map"))
         return random.fold(random.fold(root, numbers >> 32), numbers)
 

@@ -36,7 +36,7 @@ _MAX_CHARACTERS = 1000  # most frequent characters kept; a word with another is 
 
 
 class WordPieceTokenizer(LibraryTokenizer, interface=True):
-    """BERT's tokenizer: it splits a text into words and punctuation, and these into pieces.
+    """BERT's tokenizer: it splits a text into words and punctuation, then words into pieces.
 
     A piece that continues a word begins with ##. [CLS] is the start and [SEP] the end. `[SEP]`
     written in a text is encoded as plain text.

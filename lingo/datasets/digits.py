@@ -9,7 +9,7 @@ import numpy as np
 from lingo.config.base.errors import MissingPackage
 from lingo.data.images.image_input import Labelled, LabelledImages
 
-_LARGEST = 16.0  # the largest pixel value; a pixel is the number of black dots of 4 x 4
+_LARGEST = 16.0  # the largest pixel value; a pixel counts the black dots among 4 x 4 dots
 
 
 class Digits(LabelledImages):

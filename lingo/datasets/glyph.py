@@ -12,13 +12,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 # Parts of an image's height:
 _EM = 0.6  # size of the font; the widest letter has 1.1 times this width
-_BASELINE = 0.68  # of the baseline, from the top; "i" and "j" are about as far from the rims
+_BASELINE = 0.68  # baseline's distance from the top; "i" and "j" are about as far from the rims
 _WAIST = 0.22  # half the height of capitals, where a slant moves nothing
 _OVERSAMPLING = 2  # dots that are drawn per pixel, along each side
 
 
 class Change(NamedTuple):
-    """How a drawing differs from the plain one."""
+    """How a drawing differs from the plain drawing."""
 
     x: float = 0.0  # shift to the right, as a part of the image's width
     y: float = 0.0  # shift downwards, as a part of the image's height

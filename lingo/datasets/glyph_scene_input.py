@@ -27,7 +27,7 @@ from lingo.ops.image.pixel import draw
 _SMALLEST, _LARGEST = 32, 512  # pixels
 _INK_SIZE = 128  # pixels of the drawing that is resized to glyphs of all sizes
 _STRETCH = 0.15  # largest share by which a glyph is wider or narrower
-_WINDOW = (64, 160)  # sides of the part of a photograph, in pixels; a held-out one has 160 columns
+_WINDOW = (64, 160)  # sides of the part of a photograph, in pixels; held-out parts have 160 columns
 _TRIES = 10  # positions that are tried for a glyph
 _VISIBLE = 64  # least ink of a pixel, of 255: rows and columns at the rim with less are cut off
 _NEAR = 0.3  # share of levels that a glyph may have: the darkest; on dark ground, the lightest
@@ -138,7 +138,7 @@ class GlyphSceneInput(IndexedInput):
         }
 
     def _draws(self, indices: np.ndarray) -> list[_Draws]:
-        """Returns the random numbers of the split's scenes with some indices, int64 [B]."""
+        """Returns the random numbers of the split's scenes with these indices, int64 [B]."""
         key = random.fold(random.root_key(0), random.text_hash(f"scenes {self.p.split}"))
         keys, num = random.fold(key, indices.astype(np.uint32)), self.p.max_boxes
         sizes = {"window": [4], "num_glyphs": [], "glyphs": [num, 8], "places": [num, _TRIES, 2]}

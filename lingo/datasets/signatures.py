@@ -48,8 +48,8 @@ class FirstParagraphs(Signatures):
     Both are prose, without examples and fenced code; the rest has at least `min_words` words.
     """
 
-    min_words: int = 12  # least number of words of the rest
-    max_bytes: int = 2000  # most bytes of the rest; a longer rest keeps its beginning
+    min_words: int = 12  # least number of words after the first paragraph
+    max_bytes: int = 2000  # most bytes after the first paragraph; longer text is cut
 
     def check(self) -> None:
         super().check()

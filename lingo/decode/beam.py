@@ -108,7 +108,7 @@ class Beam(Decoding):
         return {"tokens": search.complete.tokens, "log_probs": search.complete.log_probs}
 
     def _penalties(self) -> np.ndarray:
-        """Returns what divides the log-probability of texts of 0 to N tokens, float32 [N + 1]."""
+        """Returns the divisors of the log-probabilities of 0, ..., N tokens, float32 [N + 1]."""
         lengths = np.arange(self.p.max_tokens + 1)
         return (((5 + lengths) / 6) ** self.p.length_penalty).astype(np.float32)
 

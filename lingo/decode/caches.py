@@ -72,7 +72,7 @@ def _next_logits(model: Any, tokens: tf.Tensor, index: tf.Tensor, inputs: CallIn
 
 
 def _length(batch: Mapping[str, tf.Tensor], decoding: Decoding) -> Any:
-    """Returns the number of positions of prompts and new tokens; the last token needs none."""
+    """Returns how many positions prompts and new tokens take; the last token takes none."""
     return size_of(batch["prefix"], 1) + size_of(batch["rest"], 1) + decoding.p.max_tokens - 1
 
 

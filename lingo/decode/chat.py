@@ -213,7 +213,7 @@ class Chat:
         self.options = dataclasses.replace(self.options, tools=tools)
 
     def save(self, file: str | Path) -> None:
-        """Writes the turns into a new file of JSONL, a conversation in one line.
+        """Writes the turns into a new JSONL file, as one line.
 
         The line is `{"turns": [{"speaker": "user", "text": "..."}, ...]}`. Raises ParamError if the
         file exists, StorageError if it cannot be written.

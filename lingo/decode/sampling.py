@@ -1,4 +1,4 @@
-"""Sampling: each token is the most likely one, or is drawn among the likely ones.
+"""Sampling: each token is the most likely token, or is drawn among the likely tokens.
 
 The random numbers depend only on the key, the id of the prompt, the index of the sample and the
 position. So a text does not depend on the other texts of its batch.

@@ -38,7 +38,7 @@ class StorageError(LingoError):
 
 
 def refuse_address(path: str | Path) -> None:
-    """Raises ParamError for an address such as s3://bucket/run in the place of a path."""
+    """Raises ParamError for an address such as s3://bucket/run instead of a path."""
     if _ADDRESS.match(str(path)):
         raise ParamError(
             f"{str(path)!r:.200} is an address, but lingo reads and writes files of this machine:"

@@ -23,7 +23,7 @@ Index: TypeAlias = tuple[slice, ...]
 """A slice with step 1 for each axis."""
 
 Read: TypeAlias = Callable[[Sequence[str], Index], Iterable[np.ndarray]]
-"""Takes layers' tensors by name, and an index; returns this slice of each in turn, float32."""
+"""Takes names of layers' tensors and an index; yields each tensor's slice in order, float32."""
 
 
 def box(index: Sequence[slice], shape: Sequence[int]) -> Box:
@@ -87,7 +87,7 @@ class Shards:
 
 
 def find_flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
-    """Returns a message about an element that is not in exactly one box; "" if all are."""
+    """Returns a message about an element that is not in exactly one box, or "" without one."""
     if math.prod(shape) == 0:
         return ""
     cuts = [
@@ -110,7 +110,7 @@ def find_flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LazyArray:
-    """A float32 tensor that is read late: `array[index]` reads a slice, `np.asarray(array)` all."""
+    """A float32 tensor on demand: `array[index]` reads a slice, `np.asarray(array)` all of it."""
 
     # Names of the layers' tensors that are stacked here, an object array with the shape of the
     # stacked axes: () for a tensor that is not stacked.

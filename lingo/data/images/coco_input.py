@@ -56,10 +56,10 @@ class CocoInput(IndexedInput):
     num_classes: int  # opening data with another number of categories is an error
     size: int = 300  # H and W, in pixels
     max_boxes: int = 100  # N; an image with more boxes is an error
-    random_crop: bool = False  # for training: show a part that has objects, as `min_iou_crop`
+    random_crop: bool = False  # for training: crop to a part with objects (see `min_iou_crop`)
     flip_rate: float = 0.0  # probability that an image is mirrored
     skips_empty: bool = False  # whether images without a box are left out
-    max_pixels: Operational[int] = MAX_PIXELS  # per image, and in all being decoded at once
+    max_pixels: Operational[int] = MAX_PIXELS  # per image, and for all being decoded at once
 
     thread_safe = True
 
@@ -89,14 +89,14 @@ class CocoInput(IndexedInput):
 
     @property
     def category_ids(self) -> list[int]:
-        """The category id of each label 1..K in the file, [K]; `coco_detections` takes this."""
+        """The file's category id of each label 1..K, [K], for `coco_detections`."""
         return self._annotations.category_ids
 
     def num_examples(self) -> int:
         return len(self._annotations.file_names)
 
     def read(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays listed for the class, for the examples' numbers, int64 [B]."""
+        """Returns the arrays that `CocoInput` lists, for examples with these numbers, int64 [B]."""
         root = random.fold(random.root_key(self.p.seed), random.text_hash("view"))
         keys = zip(*random.fold(random.fold(root, numbers >> 32), numbers), strict=True)
         indices = self._order().indices(numbers).tolist()

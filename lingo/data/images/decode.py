@@ -218,8 +218,8 @@ def _decode_large_png(part: Part, divisor: int, size: int, channels: Channels) -
 def _program(form: _Form, size: int, channels: Channels) -> Callable[..., tf.Tensor]:
     """Returns the program that decodes parts of one form and mirrors some of them.
 
-    It takes encoded images, bytes [B], boxes, int32 [B, 4], and whether to mirror each, bool [B].
-    It returns uint8 [B, H, W, C].
+    The program takes encoded images (bytes [B]), boxes (int32 [B, 4]) and whether to mirror each
+    image (bool [B]), and returns uint8 [B, H, W, C].
     """
 
     def decode_one(data: tf.Tensor, box: tf.Tensor, is_mirrored: tf.Tensor) -> tf.Tensor:

@@ -45,7 +45,7 @@ _SURPLUS_BYTES = 1 << 24  # of comments, profiles and thumbnails, in addition to
 _HEADER_BYTES = 1 << 23  # before the pixels of a PNG
 _SEGMENTS = 10_000  # before the pixels of a JPEG
 _JPEG_PIXELS_PER_BYTE = 512  # a block of 64 pixels has at least a bit
-_PNG_PIXELS_PER_BYTE = 8 * 1032  # a pixel has a bit; deflate packs at most 1032 bytes into one
+_PNG_PIXELS_PER_BYTE = 8 * 1032  # 1 bit per pixel; deflate packs at most 1032 bytes into one
 _SCANS = 64  # of a JPEG; each of them may change all pixels
 _SCANNED_PIXELS = 1 << 32  # in all scans, if there are more than _SCANS
 

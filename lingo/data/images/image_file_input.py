@@ -30,7 +30,7 @@ from lingo.data.index import Index, Progress
 from lingo.ops import random
 
 _GROUP = 256  # encoded images that a thread has in memory at once
-_GROUP_BYTES = MAX_BYTES  # the most bytes of these encoded images
+_GROUP_BYTES = MAX_BYTES  # the most bytes of encoded images in memory at once
 
 
 class ImageFileInput(IndexedInput):
@@ -48,7 +48,7 @@ class ImageFileInput(IndexedInput):
     channels: Channels = 3  # 3: colours; 1: grey
     view: View = CentralView  # the part of an image that is seen; RandomView for training
     cache: Operational[bool] = False  # keep decoded images in memory; the view must be fixed
-    max_pixels: Operational[int] = MAX_PIXELS  # per image, and in all being decoded at once
+    max_pixels: Operational[int] = MAX_PIXELS  # per image, and for all being decoded at once
 
     thread_safe = True
 
@@ -136,7 +136,6 @@ class ImageFileInput(IndexedInput):
 
     def _decode(self, documents: np.ndarray, keys: random.Key) -> dict[str, np.ndarray]:
         """Returns images and labels of documents, int64 [B]; a key per document chooses its view.
-
 
         One thread reads at a time, while other threads decode.
         """

@@ -77,7 +77,7 @@ class ImageFolder(EncodedImages):
 def class_folders(root: str) -> list[str]:
     """Returns the sorted names of the folders directly in `root`, without hidden folders.
 
-    Raises DataError if `root` cannot be listed, has no folder, or has an image outside of them.
+    Raises DataError if `root` cannot be listed, has no folder, or has an image outside of folders.
     """
     found = [entry for entry in entries(root) if not entry.name.startswith(".")]
     names = sorted(entry.name for entry in found if entry.is_dir())

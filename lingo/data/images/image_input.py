@@ -30,7 +30,7 @@ class Labelled(NamedTuple):
 
 
 class LabelledImages(Splittable, interface=True):
-    """Images with one class each, in one fixed order. A subclass reads them (`read`)."""
+    """Images with one class each, in one fixed order; a subclass defines `read`."""
 
     heldout_fraction: float = 0.2  # share that is held out, chosen by a hash of the image
 

@@ -132,7 +132,7 @@ class MixedInput(DerivedInput):
             raise ParamError(f"input: {error}") from None
 
     def _keys(self, numbers: np.ndarray) -> random.Key:
-        """Returns a random key per example number, int64 [B]; the keys' words are uint32 [B]."""
+        """Returns random keys, two uint32 [B], for the examples with some numbers, int64 [B]."""
         root = random.fold(random.root_key(self.p.seed), random.text_hash("mixed"))
         return random.fold(random.fold(root, numbers >> 32), numbers)
 

@@ -45,7 +45,7 @@ class Denoising(PairedInput):
     def mask(self, num_tokens: int, key: random.Key) -> np.ndarray:
         """Returns whether to remove each token of a text, bool [num_tokens]; its length is in 2..L.
 
-        The two words of the key are plain numbers, not tensors.
+        `key` has two plain numbers, not tensors.
         """
         raise NotImplementedError(f"{type(self).__name__} has no mask")
 
@@ -151,7 +151,7 @@ def text_length(source_length: int, noise: Noise) -> int:
 def noise_mask(num_tokens: int, noise: Noise, key: random.Key) -> np.ndarray:
     """Returns whether to remove each of a text's tokens (2 or more), bool [num_tokens].
 
-    The two words of the key are plain numbers, not tensors.
+    `key` has two plain numbers, not tensors.
     """
     num_noise, spans, *_ = counts(num_tokens, noise)
     kept_spans = _segments(num_tokens - num_noise, spans, random.fold(key, 0))

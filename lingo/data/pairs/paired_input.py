@@ -43,7 +43,7 @@ class PairedInput(PlannedInput):
     A subclass plans its rows, and defines their lengths (`lengths`) and the pairs in each (`row`).
     """
 
-    form: Literal["encoder_decoder", "decoder"] = "encoder_decoder"  # decoder: sides in one row
+    form: Literal["encoder_decoder", "decoder"] = "encoder_decoder"  # decoder: one joined row
 
     @property
     def lengths(self) -> Lengths:
@@ -111,7 +111,7 @@ def separate_rows(
         `source_positions`: int32 [B, S], 0, 1, ... in each source;
         `targets`: int32 [B, T], tokens to predict;
         `tokens`: int32 [B, T], the token before each target; before a pair's first, `start_id`;
-        `segments`, `positions`: int32 [B, T], as those of the source, for the targets.
+        `segments`, `positions`: int32 [B, T], like the source's, but for the targets.
     """
     out = {name: np.zeros((len(rows), source_length), np.int32) for name in _SOURCE}
     out |= {name: np.zeros((len(rows), target_length), np.int32) for name in _TARGET}

@@ -28,7 +28,7 @@ _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 class TfdsRecords(DecodedRecords):
     """The records of a data set that TensorFlow Datasets prepared."""
 
-    directory: FilePath  # a version's, such as ~/tensorflow_datasets/ag_news_subset/1.0.0
+    directory: FilePath  # a version's folder, such as ~/tensorflow_datasets/ag_news_subset/1.0.0
     subset: str = "train"  # the data set's own split
 
     def check(self) -> None:
