@@ -67,7 +67,7 @@ class File(NamedTuple):
     name: str  # path from the source's root, with "/", without ".gz": the same on every machine
     path: str  # path on this machine
     size: int  # bytes of the content, unpacked
-    modification_time: int  # in nanoseconds
+    modification_time: int  # nanoseconds since 1970
     copy: Copy | None = None  # the unpacked copy that is read instead of a compressed file
 
     def read(self, start: int, stop: int) -> bytes:
@@ -134,7 +134,7 @@ class Place(NamedTuple):
 
     root: str  # a directory
     pattern: str  # a glob below the directory
-    prefix: str = ""  # before the files' names, so that names differ between places
+    prefix: str = ""  # put before the files' names, so that names differ between places
 
 
 @contextlib.contextmanager

@@ -32,9 +32,9 @@ from lingo.data.part_tokenizer import PartTokenizer
 
 _WORD = rb"[0-9A-Za-z\x80-\xff]"
 _CUTS = (
-    re.compile(rb".*%b(?= %b)" % (_WORD, _WORD), re.DOTALL),  # before a space between two words
+    re.compile(rb".*%b(?= %b)" % (_WORD, _WORD), re.DOTALL),  # cut before a space between two words
     re.compile(rb".*\S(?=\s)", re.DOTALL),
-    re.compile(rb".+(?=[^\x80-\xbf])", re.DOTALL),  # before a character of UTF-8
+    re.compile(rb".+(?=[^\x80-\xbf])", re.DOTALL),  # cut before a character of UTF-8
 )
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 """The files of a tokenizer in a folder of the hub."""
@@ -323,7 +323,7 @@ def package() -> ModuleType:
 class Step(NamedTuple):
     """One of a tokenizer's normalizers, which may lengthen a text."""
 
-    settings: dict[str, Any]  # as tokenizer.json has them
+    settings: dict[str, Any]  # the settings in tokenizer.json
     normalizer: Any  # the library's object
 
     def longest(self, text: str) -> int:

@@ -247,7 +247,7 @@ def _unpack(files: Sequence[File], are_gzip: Sequence[bool], progress: Progress)
 
 
 class _Document(NamedTuple):
-    """A document of a file: its number, its span, and a reader of its text."""
+    """A document of a file: its number, its span, and a reader and the size of its text."""
 
     number: int
     start: int

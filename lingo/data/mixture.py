@@ -80,8 +80,8 @@ class Mixture(Input):
 
     inputs: dict[str, Input]  # the inputs to mix, by name
     weights: dict[str, float] | None = None  # shares by name, of any sum; None: by size
-    temperature: float = 1.0  # for shares by size: above 1, they are more equal than the sizes
-    max_examples: int | None = None  # for shares by size: cap on the items of an input
+    temperature: float = 1.0  # for shares by size; above 1, shares are more equal than sizes
+    max_examples: int | None = None  # for shares by size; the most items that an input counts as
 
     thread_safe = True
 
@@ -167,7 +167,7 @@ class Mixture(Input):
             items = np.array([part.num_items() for part in self._parts], np.float64)
             rows = np.array([part.num_examples() for part in self._parts], np.float64)
             shares = np.minimum(items, p.max_examples or np.inf) ** (1 / p.temperature)
-            shares *= rows / items  # from shares of items to shares of examples
+            shares *= rows / items  # converts shares of items to shares of examples
         return (shares / shares.sum()).tolist()
 
     def specs(self) -> dict[str, ArraySpec]:

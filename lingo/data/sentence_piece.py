@@ -124,7 +124,7 @@ class LearnedPieces(LearnedTokenizer, PieceTokenizer):
     equal pieces. The user's cache directory keeps the model for later runs on the same text.
     """
 
-    adds_space: bool = False  # before a text, so that its first word is encoded as later words are
+    adds_space: bool = False  # puts a space before a text: its first word becomes like later words
 
     def check(self) -> None:
         super().check()

@@ -26,9 +26,9 @@ from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.ops import random
 
-_CALLS = ("If", "While", "Case", "StatefulPartitionedCall")  # as stateful as what they call
+_CALLS = ("If", "While", "Case", "StatefulPartitionedCall")  # as stateful as functions they call
 _HARMLESS = ("Assert", "Print", "PrintV2", "CheckNumericsV2")  # stateful, but change no value
-_SOURCES = (  # of `tf.data`: marked stateful only so that they do not become constants
+_SOURCES = (  # `tf.data` marks them stateful only so that they do not become constants
     "FixedLengthRecordDataset",
     "FixedLengthRecordDatasetV2",
     "RangeDataset",

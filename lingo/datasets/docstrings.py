@@ -116,7 +116,7 @@ def examples(text: str) -> str:
     """Returns the examples of a docstring, or "" if none of them has an answer."""
     try:
         parts = doctest.DocTestParser().get_examples(text)
-    except ValueError:  # its indentation is inconsistent
+    except ValueError:  # the docstring's indentation is inconsistent
         return ""
     if not any(part.want for part in parts):
         return ""

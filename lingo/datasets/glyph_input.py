@@ -49,7 +49,7 @@ class GlyphInput(IndexedInput):
     split: Split = "all"  # train and heldout share no family
     size: int = 32  # H and W, 32 to 224 pixels
     images_per_class: int = 480  # multiples of 96 also balance the faces and cases of a split
-    variation: float = 1.0  # strength of shift, scale and slant, 0 to 1; 0: none
+    variation: float = 1.0  # strength of shift, scale and slant, from 0 (no variation) to 1
 
     def check(self) -> None:
         super().check()

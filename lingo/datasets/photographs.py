@@ -54,7 +54,7 @@ def read_photograph(name: str) -> np.ndarray:
 
 def photograph_path(name: str) -> str:
     """Returns the path of a photograph's JPEG; raises MissingPackage without scikit-learn."""
-    spec = importlib.util.find_spec("sklearn")  # to import it would take long
+    spec = importlib.util.find_spec("sklearn")  # importing scikit-learn would take long
     if spec is None or spec.origin is None:
         raise MissingPackage(
             "Photographs needs scikit-learn, which is not installed: pip install 'lingo-tf[data]'"

@@ -57,7 +57,7 @@ class Parsed(NamedTuple):
 def parse(code: bytes) -> Parsed | None:
     """Returns the syntax of a file; None if it is not Python in UTF-8."""
     try:
-        text = code.decode("utf-8-sig")  # as text: a coding declaration is ignored
+        text = code.decode("utf-8-sig")  # decoded here, so that a coding declaration is ignored
         with AST_LOCK, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes in other people's strings
             tree = ast.parse(text)

@@ -84,7 +84,7 @@ def read_font(face: str) -> bytes:
 
     Raises MissingPackage if matplotlib is not installed, DataError if the file cannot be read.
     """
-    spec = importlib.util.find_spec("matplotlib")  # to import it would take long
+    spec = importlib.util.find_spec("matplotlib")  # importing matplotlib would take long
     if spec is None or spec.origin is None:
         raise MissingPackage(
             "glyphs need the fonts of matplotlib, which is not installed:"

@@ -136,7 +136,7 @@ class _NextTokens(NamedTuple):
     """The tokens of one position."""
 
     token: tf.Tensor  # int32 [B*S]
-    log_prob: tf.Tensor  # float32 [B*S], of the token
+    log_prob: tf.Tensor  # float32 [B*S], the token's log-probability
     is_done: tf.Tensor  # bool [B*S], whether the text ends here or before
 
 

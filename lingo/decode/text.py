@@ -27,7 +27,7 @@ class Continuation(NamedTuple):
     itself (temperature 1, all tokens).
     """
 
-    text: str  # without the prompt
+    text: str  # the decoded text, without the prompt
     tokens: list[int]
     log_probs: list[float]
     score: float  # sum of `log_probs`; beam search divides it by the length penalty

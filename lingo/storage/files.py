@@ -71,7 +71,7 @@ def describe_os_error(error: Exception) -> str:
 def _free(path: Path) -> str:
     """Returns, in words, the free space of the disk where a path is, or would be."""
     for place in (path, *path.absolute().parents):
-        with contextlib.suppress(OSError):  # it does not exist, or may not be read
+        with contextlib.suppress(OSError):  # the path does not exist, or may not be read
             disk = os.statvfs(place)
             full = ", no inode is free" if disk.f_files and not disk.f_favail else ""
             return f"{disk.f_frsize * disk.f_bavail:,} bytes free{full}"
@@ -145,7 +145,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         partial.mkdir()
         try:
             with contextlib.ExitStack() as stack:
-                with contextlib.suppress(OSError):  # without locks, nothing is ever cleared
+                with contextlib.suppress(OSError):  # without locks, leftovers stay for ever
                     stack.enter_context(_locked_folder(partial))
                 yield partial
                 partial.rename(path)

@@ -32,7 +32,7 @@ State = Literal["running", "done", "done (early)", "stopped", "failed"]
 _STATES = "|".join(map(re.escape, get_args(State)))
 _STATUS = re.compile(rf"({_STATES}) at step (\d{{1,18}})\n", re.ASCII)
 
-_REMEMBERED = 1000  # rows; the writing process writes each at once, so few can be missing
+_REMEMBERED = 1000  # rows; each row is written at once, so few can be missing
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Rows:
         self.path = path
         self._root, self._enabled = root, enabled
         self._unwritten: list[Row] = []
-        self._last_step: int | None = None  # in the file, as far as this object knows
+        self._last_step: int | None = None  # the file's last step, as far as this object knows
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a row, or merges it into the last row if the last row has the same step.
@@ -111,7 +111,7 @@ class Rows:
         rows.cut(last["step"])  # removes a line that was cut short
         for row in self._unwritten:
             is_there = row["step"] == last["step"] and row.items() <= last.items()
-            if row["step"] >= last["step"] and not is_there:  # its evaluation may be missing
+            if row["step"] >= last["step"] and not is_there:  # evaluations may be missing
                 rows.append(row)
 
     def _read_written(self) -> list[Row]:

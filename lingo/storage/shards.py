@@ -50,9 +50,9 @@ def box_shape(cut: Box) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """The shards of a tensor that a process has to save: none, some or all."""
+    """The shards of a tensor that a process has to save: no shard, some, or all."""
 
-    shape: tuple[int, ...]  # of the whole tensor
+    shape: tuple[int, ...]  # shape of the whole tensor
     # (index, elements) of each; elements are an array of type `dtype` with the shape of the slices.
     shards: Sequence[tuple[Index, np.ndarray]]
     dtype: str = "float32"
@@ -115,7 +115,7 @@ class LazyArray:
     # Names of the layers' tensors that are stacked here, an object array with the shape of the
     # stacked axes: () for a tensor that is not stacked.
     layer_names: np.ndarray
-    shape: tuple[int, ...]  # of the whole tensor, stacked axes first
+    shape: tuple[int, ...]  # shape of the whole tensor, stacked axes first
     read: Read  # reads or draws slices of the layers' tensors
 
     dtype = np.dtype(np.float32)

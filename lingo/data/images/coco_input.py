@@ -51,7 +51,7 @@ class CocoInput(IndexedInput):
     if the file has no area); `image_ids`, int64 [B]; `image_sizes`, int32 [B, 2], height and width.
     """
 
-    annotations: FilePath  # such as instances_train2017.json
+    annotations: FilePath  # a JSON file such as instances_train2017.json
     folder: FilePath  # has the images
     num_classes: int  # opening data with another number of categories is an error
     size: int = 300  # H and W, in pixels
@@ -326,7 +326,7 @@ def _read_json(path: str) -> Mapping[str, Any]:
     with open_file(path) as file:
         try:
             content = json.load(file)
-        except ValueError as error:  # of JSON, or of UTF-8
+        except ValueError as error:  # an error of JSON, or of UTF-8
             raise DataError(f"{path} is not JSON: {error}.") from None
     if not isinstance(content, dict):
         raise DataError(f"{path} is not an object of JSON with images, annotations and categories.")

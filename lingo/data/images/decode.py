@@ -28,7 +28,7 @@ Channels = Literal[1, 3]
 _END = b"\xff\xd9"  # the last bytes of a JPEG
 _MISSING_LEVEL = 128  # value of all colours where the data of a JPEG ended early
 _MORE_DATA = bytes(range(1, 251)) * 8  # bytes that a JPEG may have in its pixels
-_DIVISORS = (1, 2, 4, 8)  # by which the decoder of a JPEG can divide the size
+_DIVISORS = (1, 2, 4, 8)  # numbers by which a JPEG decoder can divide the size
 _LARGE_PIXELS = 1 << 22  # a larger PNG is shrunk in bands of rows, to save memory
 _BAND_PIXELS = 1 << 20
 

@@ -17,7 +17,7 @@ from lingo.data.index import Index, Progress, open_index
 from lingo.data.record_source import CorruptRecord, DecodedRecords
 
 _LABEL = struct.Struct("<i")
-_FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
+_FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # how JPEG and PNG files begin
 _CLASSES_BYTES = 1 << 26  # the largest size of a file of class names
 
 

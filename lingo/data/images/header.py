@@ -23,12 +23,12 @@ _ERRORS = (
     EOFError,
     struct.error,
     zlib.error,
-)  # of Pillow, about damaged images
-_SEGMENT = struct.Struct(">xBHxHH")  # of a JPEG: marker, length; height and width of a frame
+)  # Pillow's errors for damaged images
+_SEGMENT = struct.Struct(">xBHxHH")  # in a JPEG: marker, length; height and width of a frame
 _FRAMES = (0xC0, 0xC2)  # markers of the usual encodings: baseline and progressive
 _SKIPPED = {0xC4, 0xDB, 0xDD, 0xE0, *range(0xE2, 0xF0), 0xFE}  # tables, comments, but not EXIF
 _EXIF = 0xE1  # the marker of a segment that may say how the image is turned
-_PNG_SIZE = struct.Struct(">8s4x4sII")  # of a PNG: first bytes, IHDR, width, height
+_PNG_SIZE = struct.Struct(">8s4x4sII")  # start of a PNG: magic bytes, IHDR, width, height
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 MAX_PIXELS = 1 << 26
@@ -41,13 +41,13 @@ SCAN = 0xDA
 """The marker before a JPEG's pixels (start of scan)."""
 
 # Bounds that no sound image exceeds, so that a small file cannot cost hours.
-_SURPLUS_BYTES = 1 << 24  # of comments, profiles and thumbnails, in addition to 8 for each pixel
-_HEADER_BYTES = 1 << 23  # before the pixels of a PNG
-_SEGMENTS = 10_000  # before the pixels of a JPEG
+_SURPLUS_BYTES = 1 << 24  # for comments, profiles and thumbnails, beyond 8 bytes per pixel
+_HEADER_BYTES = 1 << 23  # the most bytes before the pixels of a PNG
+_SEGMENTS = 10_000  # the most segments before the pixels of a JPEG
 _JPEG_PIXELS_PER_BYTE = 512  # a block of 64 pixels has at least a bit
 _PNG_PIXELS_PER_BYTE = 8 * 1032  # 1 bit per pixel; deflate packs at most 1032 bytes into one
-_SCANS = 64  # of a JPEG; each of them may change all pixels
-_SCANNED_PIXELS = 1 << 32  # in all scans, if there are more than _SCANS
+_SCANS = 64  # scans of a JPEG; each scan may change all pixels
+_SCANNED_PIXELS = 1 << 32  # pixels times scans, if there are more scans than _SCANS
 
 
 class BrokenImage(ValueError):
@@ -62,7 +62,7 @@ class Turn(NamedTuple):
     reverses_columns: bool = False
 
 
-_TURNS = {  # by EXIF orientation
+_TURNS = {  # EXIF orientation -> turn
     1: Turn(),
     2: Turn(reverses_columns=True),
     3: Turn(reverses_rows=True, reverses_columns=True),
@@ -77,7 +77,7 @@ _TURNS = {  # by EXIF orientation
 class Header(NamedTuple):
     """The size and orientation of an image, from its first bytes."""
 
-    height: int  # of the image as it is stored
+    height: int  # height of the image as it is stored
     width: int
     turn: Turn
     decodes_whole: bool = True  # whether decoding a part needs memory for all pixels
@@ -119,7 +119,7 @@ class _Frame(NamedTuple):
     height: int
     width: int
     is_plain: bool = False  # whether the image is known to be upright
-    decodes_whole: bool = True  # as in `Header`
+    decodes_whole: bool = True  # whether decoding a part needs memory for all pixels
 
 
 def _jpeg_frame(data: bytes) -> _Frame | None:
@@ -188,7 +188,7 @@ def open_image(data: bytes) -> Image.Image:
     kind = PngImageFile if data.startswith(_PNG) else JpegImageFile
     try:
         return kind(io.BytesIO(data))  # Image.open would warn of a size that `max_pixels` allows
-    except _ERRORS as error:  # its message is for programmers
+    except _ERRORS as error:  # Pillow's message is for programmers
         raise BrokenImage("its header is cut off or damaged") from error
 
 

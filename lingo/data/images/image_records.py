@@ -37,9 +37,9 @@ CLASSES = "classes.txt"
 """The file with the names of the classes, in the folder of the shards."""
 
 _FIRST_LABEL = 1  # the number of the first class in ImageNet's records
-_QUALITY = 95  # of a JPEG that is encoded anew
+_QUALITY = 95  # quality of a JPEG that is encoded anew
 _MOST_PIXELS = 178_956_970  # the most pixels of an image; they take 716 MB in Pillow
-_AT_A_TIME = 64  # images in memory
+_AT_A_TIME = 64  # number of images in memory at once
 _THREADS = 2
 
 

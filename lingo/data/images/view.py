@@ -18,7 +18,7 @@ from lingo.ops.image.pixel import draw
 class Window(NamedTuple):
     """A part of an image, which is resized to the size of the batch's images."""
 
-    box: Box  # in pixels of the whole image
+    box: Box  # the part, in pixels of the whole image
     is_mirrored: bool = False  # left to right
 
 

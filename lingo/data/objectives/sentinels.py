@@ -72,7 +72,7 @@ class SentinelTokenizer(Tokenizer):
         ids = np.asarray(ids, np.int64)
         numbers = {sentinel: number for number, sentinel in enumerate(self.sentinels.tolist())}
         head, *others = np.split(ids, np.flatnonzero(np.isin(ids, self.sentinels)))
-        parts = [  # each of the others begins with a sentinel
+        parts = [  # every part but the head begins with a sentinel
             f"<extra_id_{numbers[int(part[0])]}>{self.tokenizer.decode(part[1:])}"
             for part in others
         ]

@@ -33,7 +33,7 @@ class Lengths(NamedTuple):
 class Row(NamedTuple):
     """The contents of a row."""
 
-    pairs: Sequence[Pair]  # in order
+    pairs: Sequence[Pair]  # the pairs of the row, in order
     num_bytes: int  # bytes of the targets' text; end tokens and sentinels count 0
 
 
