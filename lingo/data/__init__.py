@@ -1,4 +1,4 @@
-"""Inputs, whose batches are functions of (seed, step), and the sources that they read."""
+"""Inputs, which make the batch of each (seed, step), and the data sources that inputs read."""
 
 from __future__ import annotations
 

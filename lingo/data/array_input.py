@@ -3,7 +3,7 @@
     ArrayInput.params(file="digits.npz", batch_size=32)
     ArrayInput.params(function=load_digits, arguments={"split": "train"}, batch_size=32)
 
-Axes: N examples of an epoch, B of a batch.
+Axes: N examples per epoch, B examples per batch.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from lingo.storage.files import open_atomic
 
 
 class ArrayInput(example_input.IndexedInput):
-    """Arrays in memory, {name: [N, ...]}: example i is entry i of each.
+    """Arrays in memory, {name: [N, ...]}; example i has entry i of each array.
 
     They come from a `.npz` file, as `np.savez` writes it, or from a function in the user's file.
     Examples come in a new order each epoch.
     """
 
-    file: FilePath | None = None  # a .npz file; None: function returns the arrays
-    function: Function | None = None  # returns {name: array [N, ...]}; None: file has them
+    file: FilePath | None = None  # a .npz file; None: `function` returns the arrays
+    function: Function | None = None  # returns {name: array [N, ...]}; None: `file` has the arrays
     arguments: dict[str, Any] = {}  # the function's keyword arguments
 
     def check(self) -> None:
@@ -53,7 +53,7 @@ class ArrayInput(example_input.IndexedInput):
         self._arrays = functools.cache(self._load)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
-        """Reads the file or calls the function; raises DataError or ParamError if it cannot."""
+        """Reads the file or calls the function; raises DataError or ParamError if that fails."""
         del progress
         self._arrays()
 
@@ -64,7 +64,7 @@ class ArrayInput(example_input.IndexedInput):
         return {name: array[indices] for name, array in self._arrays().items()}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Returns the source, the number of examples, their bytes and the digest of all arrays."""
+        """Returns what identifies the data: source, number of examples, bytes, and digest."""
         digest, arrays = hashlib.sha256(), self._arrays()
         for name, array in sorted(arrays.items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -77,7 +77,7 @@ class ArrayInput(example_input.IndexedInput):
         }
 
     def remarks(self) -> list[str]:
-        """Returns which arrays have values that are not finite, and the first such example."""
+        """Returns a remark per array with non-finite values; it names the first such example."""
         found = []
         for name, array in self._arrays().items():
             if array.dtype.kind == "f":
@@ -116,9 +116,9 @@ class ArrayInput(example_input.IndexedInput):
 
 
 def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any], **fields: Any) -> Params:
-    """Writes arrays {name: [N, ...]} into a `.npz` file; returns params of an ArrayInput of it.
+    """Writes arrays {name: [N, ...]} into a `.npz` file; returns params of its ArrayInput.
 
-    With the arrays of a program or notebook in a file, any process can resume a run on them.
+    Once the arrays of a program or notebook are in a file, any process can resume a run on them.
     `fields` are further fields of the ArrayInput. Raises ParamError unless the file's name ends in
     `.npz`, and StorageError if the file cannot be written.
     """
@@ -132,7 +132,7 @@ def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any], **fiel
 
 
 def _storable(array: np.ndarray, name: str) -> np.ndarray:
-    """Returns an array for a file; texts get NumPy's type for bytes, which needs no pickle."""
+    """Returns an array that `np.savez` stores without pickle, with texts as NumPy's bytes type."""
     if array.dtype != object:
         return array
     stored = np.array(array.tolist(), bytes).reshape(array.shape)
@@ -142,7 +142,7 @@ def _storable(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _read_npz(file: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of a `.npz` file; raises DataError for a damaged or other file."""
+    """Returns the arrays of a `.npz` file; raises DataError if the content is wrong."""
     with open_file(file) as stream:
         try:
             return read_archive(stream)

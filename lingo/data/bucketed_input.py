@@ -24,32 +24,33 @@ from lingo.data.packing import Piece, cut
 
 
 class PlannedBatch(NamedTuple):
-    """A batch of a plan; the last batch of a bucket may have fewer pieces than rows."""
+    """A planned batch; the last batch of a bucket may have fewer pieces than rows."""
 
-    bucket: int  # index of its bucket
-    rows_before: int  # number of rows before it in the epoch
-    pieces: list[Piece]  # the piece in each of its rows
+    bucket: int  # index of the batch's bucket
+    rows_before: int  # number of the epoch's rows before this batch
+    pieces: list[Piece]  # the piece of a document in each row
 
 
 class _Orders(NamedTuple):
-    """The random orders of an epoch."""
+    """The random orders of an epoch's batches and pieces."""
 
-    batches: np.ndarray  # int64 [number of batches], their indices in the order of the epoch
-    rows_before: np.ndarray  # int64 [number of batches], rows before each of them
+    batches: np.ndarray  # int64 [number of batches], batch indices in the epoch's order
+    rows_before: np.ndarray  # int64 [number of batches], rows of the epoch before each batch
     members: list[np.ndarray]  # per bucket: int64 indices of its pieces, in the epoch's order
 
 
 class Buckets:
-    """A plan of batches, each from one bucket; an epoch has every piece once.
+    """A plan of batches, one bucket per batch; an epoch has every piece once.
 
     A piece is a document with its end token; a document longer than the last boundary is cut into
-    several. A piece goes to the first bucket that it fits into. Each epoch draws the orders of the
-    batches and of a bucket's pieces anew; `seed=None` keeps the order of the documents.
+    several pieces. A piece goes to the first bucket that it fits into. Each epoch shuffles the
+    batches, and the pieces within each bucket. With `seed=None` nothing is shuffled: pieces keep
+    the order of the documents.
 
     Args:
-        lengths: int64 [N], tokens of each document, its end token included.
-        boundaries: T of each bucket, ascending.
-        rows: B of each bucket.
+        lengths: int64 [N], tokens per document, end token included.
+        boundaries: the row length T of each bucket, in tokens, ascending.
+        rows: the number of rows B in a batch of each bucket.
     """
 
     def __init__(
@@ -93,9 +94,9 @@ class Buckets:
 class BucketedInput(DocumentInput):
     """Rows of one document each, padded to the length of their bucket; one bucket per batch.
 
-    `batch_size` is the number of rows in a batch of the last bucket; with `constant_tokens`, other
-    buckets have more. Every row counts as an example of the run, even the padding rows (weight 0)
-    in a bucket's last batch of an epoch.
+    `batch_size` is the number of rows in a batch of the last bucket. With `constant_tokens`,
+    batches of other buckets have more rows. Every row counts as an example of the run, even the
+    padding rows (weight 0) in a bucket's last batch of an epoch.
     """
 
     boundaries: list[int] = [64, 128, 256, 512]  # tokens per row of each bucket; longer text is cut
@@ -140,7 +141,7 @@ class BucketedInput(DocumentInput):
         return step // self._plan.num_batches * self._plan.num_rows + rows_before
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where rows come from, by `example_id` [B]: "2:17" is row 17 of pass 2, from 0."""
+        """Returns the origin of each `example_id` [B]: "2:17" is row 17 of pass 2, both from 0."""
         passes = (divmod(number, self._plan.num_rows) for number in numbers.tolist())
         return [f"{epoch}:{row}" for epoch, row in passes]
 
@@ -160,6 +161,6 @@ class BucketedInput(DocumentInput):
         return self._plan.batch(*divmod(step, self._plan.num_batches))
 
     def _rows(self) -> list[int]:
-        """Returns B per bucket: multiples of `batch_size`, which replicas can split evenly."""
+        """Returns rows per batch of each bucket: multiples of `batch_size`, which split evenly."""
         longest, size = self.p.boundaries[-1], self.p.batch_size
         return [size * (longest // b if self.p.constant_tokens else 1) for b in self.p.boundaries]

@@ -6,7 +6,7 @@ A dataset has no random access: a resumed run reads the epoch again from its sta
 examples that it has already seen. This needs a dataset that returns the same examples in the same
 order each time it is made. So a dataset that keeps state, or draws without a seed, is refused.
 
-Axes: N examples of an epoch, B of a batch.
+Axes: N examples per epoch, B examples per batch.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from lingo.data.sequence_input import name_parts
 from lingo.data.tensor_input import stateful_operations
 from lingo.ops.kind import describe_kind
 
-_PROBED = 64  # number of first examples, whose content identifies the data
-_PLUMBING = re.compile(r"^\{\{.*?\}\} |\s*\[(\[|Op:).*$", re.DOTALL)  # in TensorFlow's errors
-_TRANSPARENT = ("OptionsDataset", "PrefetchDataset")  # they have the same elements as their input
+_PROBED = 64  # the fingerprint covers this number of first examples
+_PLUMBING = re.compile(r"^\{\{.*?\}\} |\s*\[(\[|Op:).*$", re.DOTALL)  # TensorFlow's internals
+_TRANSPARENT = ("OptionsDataset", "PrefetchDataset")  # same elements as their input
 _BATCHES = ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset")
 
 
@@ -52,8 +52,8 @@ class DatasetInput(ExampleInput):
 
     function: Function  # returns the dataset
     arguments: dict[str, Any] = {}  # the function's keyword arguments, without `epoch`
-    names: list[str] = []  # of an element's parts, if elements are tuples
-    num_elements: int | None = None  # per epoch; None: the dataset's cardinality, or counted
+    names: list[str] = []  # names of an element's tensors, if elements are tuples
+    num_elements: int | None = None  # per epoch; None: the dataset's own number
 
     def check(self) -> None:
         super().check()
@@ -65,7 +65,7 @@ class DatasetInput(ExampleInput):
         super().setup()
         self._size = functools.cache(self._open)
         self._reader = _Reader(self._elements)
-        self._seconds = 0.0  # to read an element, measured by `prepare`
+        self._seconds = 0.0  # seconds to read an element, measured by `prepare`
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Calls the function, checks its dataset, and counts elements if their number is unknown.
@@ -164,9 +164,9 @@ class DatasetInput(ExampleInput):
 
 
 class _Reader:
-    """Reads elements by epoch and index: forward it continues, backward it restarts the epoch.
+    """Reads elements by epoch and index; for an earlier index it reads the epoch again.
 
-    Several threads may read.
+    Several threads may call `read`.
     """
 
     def __init__(self, elements: Any) -> None:
@@ -192,8 +192,8 @@ class _Reader:
 def check_dataset(dataset: tf.data.Dataset, where: str) -> None:
     """Raises ParamError if a dataset is batched, or may have other elements when it is made again.
 
-    It may if it, or a dataset inside it, keeps state or lacks a seed. Errors begin with `where`,
-    the dataset's origin.
+    Elements may differ if the dataset, or a dataset inside it, keeps state or lacks a seed. Errors
+    begin with `where`, the dataset's origin.
     """
     last = dataset
     while (kind := _kind(last)) in _TRANSPARENT:

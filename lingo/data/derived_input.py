@@ -17,7 +17,7 @@ from lingo.data.prompt import Prompt
 class DerivedInput(Input, interface=True):
     """Another input's examples in another form; by default, methods forward to that input.
 
-    The other input is built with this one's `batch_size`, `seed` and `repeat`.
+    The other input is built with the `batch_size`, `seed` and `repeat` of the derived input.
     """
 
     input: Input  # where the examples come from
@@ -70,7 +70,7 @@ class RepeatedInput(DerivedInput):
 
     input: Input  # where the batches come from
     batches: int = 1  # number of batches
-    batch_size: int | None = None  # must stay None: `input` has the size
+    batch_size: int | None = None  # must stay None: `input` sets the batch size
 
     thread_safe = True
 

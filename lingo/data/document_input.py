@@ -1,4 +1,4 @@
-"""Inputs whose rows hold tokens of documents, mostly by a plan of rows: `TextInput` packs them.
+"""Inputs whose rows hold tokens of documents; `TextInput` packs several documents into a row.
 
 Axes: B examples (rows), T tokens per row.
 """
@@ -32,7 +32,7 @@ class DocumentInput(Input):
 
     source: RecordSource = InstalledSource  # where the documents are
     tokenizer: Tokenizer = ByteTokenizer  # turns documents into token ids
-    shuffle: bool = True  # a new order each epoch; False: as listed
+    shuffle: bool = True  # a new order each epoch; False: the source's order
 
     def setup(self) -> None:
         self.source = self.p.source.build()
@@ -74,14 +74,14 @@ class DocumentInput(Input):
         return describe_copies(self.index.files) + left_out
 
     def fill_rows(self, rows: Sequence[Sequence[Piece]], *, length: int) -> dict[str, np.ndarray]:
-        """Returns rows with the tokens of some pieces; a row without pieces is padding.
+        """Returns the arrays of rows that hold some pieces; a row without pieces is all padding.
 
         Returns:
             `targets`: int32 [B, T], tokens to predict;
             `tokens`: int32 [B, T], the token before each target, `start_id` before a document;
             `segments`: int32 [B, T], 1, 2, ... for the pieces of documents in a row, 0 for padding;
             `positions`: int32 [B, T], 0, 1, ... in each piece;
-            `bytes`: int32 [B], bytes of the targets' text; end tokens have none.
+            `bytes`: int32 [B], bytes of the targets' text; end tokens count 0.
         """
         out = {name: np.zeros((len(rows), length), np.int32) for name in _ARRAYS}
         out["tokens"][:] = out["targets"][:] = self.tokenizer.pad_id
@@ -100,7 +100,7 @@ class DocumentInput(Input):
         return end - begin
 
     def _fill(self, row: dict[str, np.ndarray], pieces: Sequence[Piece]) -> None:
-        """Writes pieces into the arrays of one row, each [T]."""
+        """Writes pieces into the arrays of one row; each array is [T]."""
         at = 0
         for segment, piece in enumerate(pieces, 1):
             sequence = self._sequence(piece)
@@ -121,10 +121,10 @@ class DocumentInput(Input):
 
 
 class PlannedInput(DocumentInput):
-    """Rows of a plan, shuffled anew in each epoch.
+    """Rows of documents that follow a plan; each epoch shuffles the rows anew.
 
-    Rows are shuffled in addition to documents: else the rows of a batch would often come from one
-    document.
+    Rows are shuffled in addition to documents, because otherwise the rows of a batch would often
+    come from one document.
     """
 
     def setup(self) -> None:
@@ -140,12 +140,12 @@ class PlannedInput(DocumentInput):
         return self.plan.num_rows
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where rows come from, by `example_id` [B]: "2:17" is row 17 of pass 2, from 0."""
+        """Returns the origin of each `example_id` [B]: "2:17" is row 17 of pass 2, both from 0."""
         passes = [divmod(number, self.num_examples()) for number in numbers.tolist()]
         return [f"{epoch}:{self._row_order(epoch)[row]}" for epoch, row in passes]
 
     def pieces(self, number: int) -> list[Piece]:
-        """Returns the pieces in a row, by its `example_id`; [] beyond a single pass."""
+        """Returns the pieces in the row with an `example_id`; [] after the end of a single pass."""
         epoch, row = divmod(number, self.num_examples())
         if epoch and not self.p.repeat:
             return []
@@ -164,21 +164,21 @@ class TextInput(PlannedInput):
     """Rows of packed documents. An epoch has every token as a target exactly once."""
 
     length: int  # tokens per row
-    packing: Literal["stream", "bins"] = "stream"  # bins: cut no document that fits into a row
+    packing: Literal["stream", "bins"] = "stream"  # bins: never cut a document that fits into a row
 
     def check(self) -> None:
         super().check()
         ranges.check_positive(self.p, "length")
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of `fill_rows`, [B, T] and [B], by `example_id`, int64 [B]."""
+        """Returns the arrays of `fill_rows` for the rows with these `example_id`s, int64 [B]."""
         return self.fill_rows(list(map(self.pieces, numbers.tolist())), length=self.p.length)
 
     def specs(self) -> dict[str, ArraySpec]:
         return super().specs() | self.filled_specs(length=self.p.length)
 
     def _make_plan(self) -> Packing:
-        lengths = self.index.units + 1  # the end after each document
+        lengths = self.index.units + 1  # 1 for the end token of each document
         if self.p.packing == "bins":
             return pack_bins(lengths, row_length=self.p.length)
         seed = self.p.seed if self.p.shuffle else None

@@ -22,12 +22,12 @@ class EpochOrder:
     """A new order of examples in each epoch, or their original order without `shuffle`."""
 
     def __init__(self, size: int, *, seed: int, name: str, shuffle: bool) -> None:
-        """`name` tells orders of the same seed and size apart."""
+        """`name` makes orders with the same seed and size differ."""
         self._size, self._seed, self._name, self._shuffle = size, seed, name, shuffle
         self._order = functools.lru_cache(maxsize=2)(self._draw)
 
     def indices(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns the indices, int64 [B] in 0..size - 1, of examples by number, int64 [B].
+        """Returns the index, int64 [B] in 0..size - 1, of the example with each number, int64 [B].
 
         Numbers continue from epoch to epoch.
         """

@@ -1,6 +1,6 @@
 """Inputs that read examples by number, and augment them by a function of the user's.
 
-Axes: B examples of a batch, N examples of an epoch.
+Axes: B examples per batch, N examples per epoch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RESERVED = ("example_id", "rows", "weights")  # arrays that every batch has
 
 
 class ExampleInput(Input, interface=True):
-    """Examples by number. Subclasses define `read`, `num_examples`, `prepare`, `fingerprint`.
+    """Reads examples by number; subclasses define `read`, `num_examples`, `prepare`, `fingerprint`.
 
     The first example decides the names, shapes and dtypes of all examples.
 
@@ -40,7 +40,7 @@ class ExampleInput(Input, interface=True):
     is {name: array}; `key` is a random key of `lingo.ops.random`, made of the seed and the
     example's number (numbers continue from epoch to epoch), so a resumed run augments as an
     uninterrupted one does. `augment` returns {name: array}, always with the same names, shapes and
-    dtypes. Two threads never call it at once.
+    dtypes. Two threads never call `augment` at once.
     """
 
     augment: Function | None = None  # augment(example, key) changes an example in training
@@ -104,7 +104,7 @@ class ExampleInput(Input, interface=True):
         return check_names(type(self).__name__, self._read_augmented(np.zeros(1, np.int64)))
 
     def _read_augmented(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns {name: [B, ...]} of examples by number, int64 [B], augmented."""
+        """Returns augmented examples, {name: [B, ...]}, by their numbers, int64 [B]."""
         arrays, augment = self.read(numbers), self.p.augment
         if augment is None:
             return arrays
@@ -125,9 +125,9 @@ class ExampleInput(Input, interface=True):
 
 
 class IndexedInput(ExampleInput, interface=True):
-    """Examples by index, each once per epoch, in a new order. Subclasses define `read_indices`."""
+    """Reads each example once per epoch, in a new order; subclasses define `read_indices`."""
 
-    shuffle: bool = True  # a new order each epoch; False: by index
+    shuffle: bool = True  # a new order each epoch; False: the order of indices
 
     def read_indices(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Returns {name: [B, ...]} for the examples at `indices`, int64 [B] in 0..N - 1."""
@@ -159,7 +159,7 @@ def check_arguments(
     field: str,
     before: tuple[Any, ...] = (),
 ) -> None:
-    """Raises ParamError if a function cannot take `before`, then a field's keyword arguments."""
+    """Raises ParamError unless a function takes `before`, then a field's keyword arguments."""
     try:
         inspect.signature(function).bind(*before, **arguments)
     except TypeError as error:
@@ -177,7 +177,7 @@ def call_function(function: Callable[..., Any], arguments: Mapping[str, Any]) ->
 def to_arrays(named: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
     """Converts numbers, texts, arrays or tensors, by name, to arrays of any shape.
 
-    Python's floats become float32, its integers int64; texts become bytes, dtype object. Raises
+    Python floats become float32, Python integers int64, and texts bytes (dtype object). Raises
     ParamError, which begins with `where`, for other objects, and for rows that differ in length.
     """
     return {name: _to_array(value, f"{where}: {name!r}") for name, value in named.items()}
@@ -198,7 +198,7 @@ def _to_array(value: Any, where: str) -> np.ndarray:
 
 
 def _encode_texts(array: np.ndarray, where: str) -> np.ndarray:
-    """Converts an array of texts, str or bytes, to bytes, dtype object."""
+    """Converts an array of str or bytes to an array of bytes (dtype object)."""
     texts = np.empty(array.shape, object)
     for place, text in np.ndenumerate(array):
         if not isinstance(text, (str, bytes)):
@@ -233,7 +233,7 @@ def stack_examples(rows: list[dict[str, np.ndarray]], where: str) -> dict[str, n
 
 
 def check_names(where: str, arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Returns arrays by name; raises ParamError for no arrays, or a bad name or dtype."""
+    """Returns the arrays; raises ParamError if there are none, or for a bad name or dtype."""
     if not arrays:
         raise ParamError(f"{where}: an example has no arrays")
     for name, array in arrays.items():

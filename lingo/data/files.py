@@ -1,4 +1,4 @@
-"""Files on disk: listing those that match a pattern, and reading them with checks.
+"""Lists the files on disk that match a pattern, and reads files with checks.
 
 No file is left out silently: it is an error if a match is not a regular file, a directory cannot be
 listed, or shards of a set are missing. Only directories that match a wildcard for any name, such as
@@ -55,19 +55,19 @@ class DataError(LingoError, ValueError):
 
 
 class Copy(NamedTuple):
-    """A copy of the content of a compressed file."""
+    """The unpacked copy of a compressed file."""
 
     path: str
     compressed_size: int  # bytes of the compressed file
 
 
 class File(NamedTuple):
-    """A file of a source, as it was when listed; a compressed one is read unpacked."""
+    """A data source's file, as it was when listed; `read` unpacks a compressed file."""
 
     name: str  # path from the source's root, with "/", without ".gz": the same on every machine
     path: str  # path on this machine
     size: int  # bytes of the content, unpacked
-    modification_time: int  # in nanoseconds
+    modification_time: int  # nanoseconds since 1970
     copy: Copy | None = None  # the unpacked copy that is read instead of a compressed file
 
     def read(self, start: int, stop: int) -> bytes:
@@ -77,7 +77,7 @@ class File(NamedTuple):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Read]:
-        """Opens the file and yields its `read` for several calls; raises DataError as `read`."""
+        """Opens the file once and yields its `read`; raises DataError as `File.read` does."""
         with self.open_stream() as file:
 
             def read(start: int, stop: int) -> bytes:
@@ -92,7 +92,7 @@ class File(NamedTuple):
             yield read
 
     def digest(self) -> bytes:
-        """Returns the SHA-256 of the content; raises DataError as `read`."""
+        """Returns the SHA-256 of the content; raises DataError as `read` does."""
         with self.open_stream() as file:
             return hashlib.file_digest(file, "sha256").digest()
 
@@ -129,12 +129,12 @@ class File(NamedTuple):
             raise DataError(f"{self.path} has changed since this run listed its documents.")
 
 
-class FilePattern(NamedTuple):
-    """Where files of a source are."""
+class Place(NamedTuple):
+    """Where a data source's files are: a directory and a pattern below it."""
 
     root: str  # a directory
     pattern: str  # a glob below the directory
-    prefix: str = ""  # of the files' names, so that they differ between places
+    prefix: str = ""  # put before the files' names, so that names differ between places
 
 
 @contextlib.contextmanager
@@ -150,15 +150,15 @@ def open_file(path: str) -> Iterator[BufferedReader]:
 # ---- listing -----------------------------------------------------------------------------------
 
 
-def list_files(places: Sequence[FilePattern]) -> list[File]:
-    """Returns the files of some places, sorted by name.
+def list_files(places: Sequence[Place]) -> list[File]:
+    """Returns the files that match the patterns of `places`, sorted by name.
 
-    A directory that matches is skipped, unless a file was meant: its name is a shard's, or the
-    pattern is a glob that ends in a file's name or extension.
+    A directory that matches is skipped, unless a file was meant. A file was meant if the directory
+    has the name of a shard, or if the pattern is a glob that ends in a file's name or extension.
 
     Raises:
-        DataError: for any other match that is not a readable regular file; for a directory that
-            cannot be listed, a missing shard, and a file that is both plain and compressed.
+        DataError: if any other match is not a readable regular file, a directory cannot be listed,
+            a shard is missing, or a file is present both plain and compressed.
     """
     files = []
     for place in places:
@@ -185,8 +185,8 @@ def _match_pattern(place: FilePattern) -> list[str]:
     return sorted(set(_match_parts(place.root, "", parts)))
 
 
-def describe_place(place: FilePattern) -> str:
-    """Returns a sentence on what is at a place, for the message that no file matches."""
+def describe_place(place: Place) -> str:
+    """Returns a sentence that says what is at a place, for the error that no file matches."""
     path = os.path.join(place.root, place.pattern)
     if _is_directory(path):
         return f"{path} is a directory: ask for {os.path.join(path, '**', '*')}"
@@ -211,7 +211,7 @@ def _match_parts(root: str, folder: str, parts: Sequence[str]) -> Iterator[str]:
 
 
 def _match_names(folder: str, part: str) -> list[str]:
-    """Returns the names in a folder that match one part of a pattern."""
+    """Returns the names in a folder that match a pattern's part between two slashes."""
     if not glob.has_magic(part):
         return [part] if _status(os.path.join(folder, part), follow_symlinks=False) else []
     names = fnmatch.filter([entry.name for entry in entries(folder)], part)
@@ -219,7 +219,7 @@ def _match_names(folder: str, part: str) -> list[str]:
 
 
 def _folders(root: str, top: str) -> Iterator[str]:
-    """Yields a directory and all below it, each once, by a path without links if there is one."""
+    """Yields a directory and all below it, each once, if possible by a path without symlinks."""
     seen: set[tuple[int, int]] = set()
     plain, links = [top], []
     while plain or links:
@@ -249,7 +249,7 @@ def _is_directory(path: str) -> bool:
 
 
 def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
-    """Returns the status of a path, None if nothing is there; unlike `isdir` it hides no error."""
+    """Returns the status of a path, None if nothing is there; hides no error as `isdir` does."""
     with _explain_errors(path):
         try:
             return os.stat(path, follow_symlinks=follow_symlinks)
@@ -304,7 +304,7 @@ def _is_in_place_of_file(place: FilePattern, name: str) -> bool:
 
 
 def refuse_compressed(file: File, read: Read) -> None:
-    """Raises DataError for content that is compressed: only one layer of gzip is unpacked."""
+    """Raises DataError if the content is compressed, as lingo unpacks only one layer of gzip."""
     start = read(0, min(file.size, max(map(len, _COMPRESSED))))
     for magic, (name, command) in _COMPRESSED.items():
         if start.startswith(magic):
@@ -329,7 +329,7 @@ def _check_shards(place: FilePattern, names: Iterable[str]) -> None:
         before, number, total, after = match.groups()
         sets.setdefault((before, total, after), set()).add(int(number))
     for (before, total, after), numbers in sets.items():
-        first = 0 if 0 in numbers or int(total) not in numbers else 1  # some count from 1
+        first = 0 if 0 in numbers or int(total) not in numbers else 1  # some sets count from 1
         absent = (n for n in range(first, first + int(total)) if n not in numbers)
         absent_names = [f"{before}{n:0{len(total)}}-of-{total}{after}" for n in absent]
         missing = [name for name in absent_names if matches_pattern(os.path.basename(name))]

@@ -1,8 +1,8 @@
-"""Unpacked copies of gzip files, kept between runs, so that any record can be read alone.
+"""Unpacked copies of gzip files, kept between runs, so that any record can be read by itself.
 
 A file is unpacked once, as a whole, and gzip's checksum is verified. Only then does the copy get
-its name, so a copy is either complete or missing. A copy belongs to a path, size and modification
-time. Making a copy deletes the copies that were not read for 90 days.
+its name, so a copy is either complete or missing. A copy belongs to a gzip file of one path, size
+and modification time. Making a copy deletes the copies that were not read for 90 days.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from lingo.data.record_source import CorruptRecord, RecordSource
 from lingo.storage.files import StorageError, explain_write_errors, open_atomic
 
 _BLOCK_BYTES = 1 << 20
-_MAX_RATIO = 200  # of content to file: about 10 for text, at most 1,000 (only zeros)
+_MAX_RATIO = 200  # bytes of content per byte of file: text has about 10, zeros 1,000
 _UNCHECKED_BYTES = 1 << 30  # contents up to this size may have any ratio
 
 
 def is_gzip(file: File, source: RecordSource) -> bool:
     """Returns whether a source's file is compressed by gzip, judged by its first bytes.
 
-    Raises DataError if it is not although its name ends in .gz, or if it cannot be read.
+    Raises DataError if the name ends in .gz but the content is no gzip, or if it cannot be read.
     """
     with file.open() as read:
         if read(0, min(file.size, len(GZIP_MAGIC))) == GZIP_MAGIC:
@@ -78,7 +78,7 @@ def describe_copies(files: Sequence[File]) -> list[str]:
 
 
 def _starts_with_record(file: File, source: RecordSource) -> bool:
-    """Returns whether a file starts with a record; no gzip file has its checksum by chance."""
+    """Returns whether a file starts with a record; a gzip file has no valid record checksum."""
     try:
         with file.open() as read:
             next(iter(source.spans(file, read)))

@@ -4,9 +4,9 @@ The library encodes whole texts, and may add a space before the first word of ea
 the middle of a document is encoded after an extra character, whose tokens are then removed.
 
 A few normalizers that replace a character by a thousand would take all memory, and the library
-runs all normalizers in one call. If they may lengthen a text a lot, they first run here one by one,
-and a result that may be too long raises an error. Only Replace and Prepend are measured: NFKC and
-NFKD lengthen a text at most 18 times, and the table of Precompiled is not read.
+runs all normalizers in one call. So normalizers that may lengthen a text a lot first run here one
+by one, and a result that may be too long raises an error. Only Replace and Prepend are measured:
+NFKC and NFKD lengthen a text at most 18 times, and the table of Precompiled is not read.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from lingo.data.part_tokenizer import PartTokenizer
 
 _WORD = rb"[0-9A-Za-z\x80-\xff]"
 _CUTS = (
-    re.compile(rb".*%b(?= %b)" % (_WORD, _WORD), re.DOTALL),  # before a space between two words
+    re.compile(rb".*%b(?= %b)" % (_WORD, _WORD), re.DOTALL),  # cut before a space between two words
     re.compile(rb".*\S(?=\s)", re.DOTALL),
-    re.compile(rb".+(?=[^\x80-\xbf])", re.DOTALL),  # before a character of UTF-8
+    re.compile(rb".+(?=[^\x80-\xbf])", re.DOTALL),  # cut before a character of UTF-8
 )
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 """The files of a tokenizer in a folder of the hub."""
@@ -55,8 +55,8 @@ _SETTINGS = {
 MAX_CHARACTERS = 1 << 22
 """Length of the longest normalized text, which takes the library nearly a gigabyte."""
 
-_MAX_FACTOR = 16  # growth of a text that needs no measuring
-_MAX_DECODED_FACTOR = 1000  # the largest growth of a token by decoders
+_MAX_FACTOR = 16  # normalizers that make a text at most 16 times as long are not measured
+_MAX_DECODED_FACTOR = 1000  # decoders may make a token this many times as long
 
 
 class LibraryTokenizer(PartTokenizer, interface=True):
@@ -67,7 +67,7 @@ class LibraryTokenizer(PartTokenizer, interface=True):
     """
 
     vocab_size: int  # number of ids; checked when the tokenizer is opened
-    segment_bytes = 2**18  # the library takes two hundred times as many bytes of memory
+    segment_bytes = 2**18  # encoded at once; the library needs 200 times as much memory
 
     def setup(self) -> None:
         self.vocab_size = self.p.vocab_size
@@ -88,14 +88,14 @@ class LibraryTokenizer(PartTokenizer, interface=True):
         return self._model.tokenizer.token_to_id(token)
 
     def special_ids(self) -> np.ndarray:
-        """Returns the ids of special tokens, and ids from the library's number of ids up."""
+        """Returns the ids of special tokens, and all ids beyond the library's last id."""
         added = self._model.tokenizer.get_added_tokens_decoder().items()
         special = [i for i, token in added if token.special]
         unused = range(self._model.num_ids, self.vocab_size)
         return np.unique([*special, *self._own_ids.values(), *unused]).astype(np.int32)
 
     def word_continuations(self) -> np.ndarray:
-        """Returns which pieces begin with ##, WordPiece's mark, bool [vocab_size]."""
+        """Returns whether each token continues a word (begins with ##), bool [vocab_size]."""
         continues = np.zeros(self.vocab_size, bool)
         for piece, i in self._model.tokenizer.get_vocab().items():
             continues[i] = piece.startswith(CONTINUATION) and piece != CONTINUATION
@@ -107,14 +107,14 @@ class LibraryTokenizer(PartTokenizer, interface=True):
         return continues
 
     def locate(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of a text, and the place of each token in it.
+        """Returns the token ids of a text, and each token's span of characters.
 
-        Raises DataError if the library cannot encode it.
+        Raises DataError if the library cannot encode the text.
 
         Returns:
             ids: int32 [number of tokens], as `encode` returns them.
-            spans: int64 [number of tokens, 2], the first character of each token, and the
-                character after its last.
+            spans: int64 [number of tokens, 2], the indices of each token's first character, and of
+                the character after its last.
         """
         encoding = self._model.encode(text)
         spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
@@ -143,7 +143,7 @@ class LibraryTokenizer(PartTokenizer, interface=True):
         raise NotImplementedError
 
     def find_ids(self) -> dict[str, int]:
-        """Returns the ids of `start`, `end` and `pad`; raises DataError if one is missing."""
+        """Returns the ids of `start`, `end` and `pad`; raises DataError if a token is missing."""
         raise NotImplementedError
 
     @functools.cached_property
@@ -158,17 +158,17 @@ class LibraryTokenizer(PartTokenizer, interface=True):
 class HuggingFaceTokenizer(LibraryTokenizer):
     """A file `tokenizer.json` of the library `tokenizers`. `pip install 'lingo-tf[tokenizers]'`.
 
-    Tokens that are not given come from `tokenizer_config.json` in the same folder. Without a start
-    or padding, the end takes its place. BERT's cls_token and sep_token are start and end. Unigram
-    models have special tokens in their vocabulary, and find them in a text even without
+    Tokens that are not given come from `tokenizer_config.json` in the same folder. A missing start
+    or padding token is replaced by the end token. BERT's cls_token and sep_token are start and end.
+    Unigram models have special tokens in their vocabulary, and find them in a text even without
     `special_in_text`.
     """
 
     file: FilePath  # path of tokenizer.json
-    vocab_size: int  # number of ids, or of a model's rows if it has more; checked when opened
+    vocab_size: int  # number of ids, or of a model's embeddings if more; checked when opened
     start: str = ""  # token before a document, such as <s>; "": bos_token of tokenizer_config.json
-    end: str = ""  # token after a document; "": eos_token
-    pad: str = ""  # token of padding; "": pad_token
+    end: str = ""  # token after a document; "": eos_token of tokenizer_config.json
+    pad: str = ""  # token of padding; "": pad_token of tokenizer_config.json
     special_in_text: bool = True  # "</s>" in a text is this token; False: it is plain text
 
     @property
@@ -219,7 +219,7 @@ class HuggingFaceTokenizer(LibraryTokenizer):
         return {field: ids.get(field, ids["end"]) for field in _SETTINGS}
 
     def _read_config(self) -> dict[str, Any]:
-        """Returns `tokenizer_config.json` beside the file; {} if there is none."""
+        """Returns the content of `tokenizer_config.json` in the file's folder; {} without it."""
         path = self._config_path
         if not os.path.lexists(path):
             return {}
@@ -240,11 +240,11 @@ class LibraryModel:
         tokenizer: the library's `Tokenizer`.
         num_ids: the number of ids, from 0 to the last.
         digest: SHA-256 of the file.
-        name: what errors call it.
+        name: how errors call the tokenizer.
     """
 
     def __init__(self, data: bytes, name: str) -> None:
-        """Opens a tokenizer from the content of its file; raises DataError if it is none."""
+        """Opens a tokenizer from its file's content; raises DataError for other content."""
         library = package()
         with library_errors(f"{name} is not a tokenizer.json"):
             tokenizer = library.Tokenizer.from_buffer(data)
@@ -253,9 +253,9 @@ class LibraryModel:
         self.num_ids = max(tokenizer.get_vocab().values(), default=-1) + 1
         self._growing = growing_steps(library, tokenizer.normalizer)
         self.digest = hashlib.sha256(data).hexdigest()
-        tokenizer.no_truncation()  # settings of the file for batches, which would lose tokens
+        tokenizer.no_truncation()  # the file's settings for batches would lose tokens
         tokenizer.no_padding()
-        if getattr(tokenizer.model, "dropout", None):  # of merges, which makes ids random
+        if getattr(tokenizer.model, "dropout", None):  # dropout leaves out merges at random
             tokenizer.model.dropout = None
 
     def encode_part(self, data: bytes, *, is_first: bool, is_last: bool) -> list[int]:
@@ -268,7 +268,7 @@ class LibraryModel:
         return self.encode(before + text).ids[len(self.encode(before).ids) :]
 
     def find_cut(self, window: bytes) -> int:
-        """Returns the number of bytes after which a text may be cut; it begins with a window."""
+        """Returns after how many bytes a text that begins with `window` may be cut."""
         ends = (match.end() for cut in _CUTS if (match := cut.match(window)))
         return next(ends, len(window))
 
@@ -280,7 +280,7 @@ class LibraryModel:
 
 
 def _token(value: Any) -> str:
-    """Returns the text of a token in `tokenizer_config.json`: a string, an object, or null."""
+    """Returns a token's text; `tokenizer_config.json` has a string, an object or null for it."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
 
@@ -296,7 +296,7 @@ def read_file(path: str) -> bytes:
 
 @contextlib.contextmanager
 def library_errors(what: str) -> Iterator[None]:
-    """Turns an error of the library, which raises plain `Exception` or panics, into a DataError."""
+    """Turns the library's errors, plain `Exception`s or panics, into DataErrors."""
     try:
         yield
     except BaseException as error:  # the library has no class of its own
@@ -321,13 +321,13 @@ def package() -> ModuleType:
 
 
 class Step(NamedTuple):
-    """A normalizer of a sequence, and the growth that it allows."""
+    """One of a tokenizer's normalizers, which may lengthen a text."""
 
-    settings: dict[str, Any]  # as tokenizer.json has them
-    normalizer: Any  # of the library
+    settings: dict[str, Any]  # the settings in tokenizer.json
+    normalizer: Any  # the library's object
 
     def longest(self, text: str) -> int:
-        """Returns the largest number of characters of the normalized text."""
+        """Returns the largest number of characters that the normalized text may have."""
         match self.settings:
             case {"type": "Prepend", "prepend": str(prefix)}:
                 return len(text) + len(prefix)
@@ -377,7 +377,7 @@ def _settings(component: Any) -> dict[str, Any]:
 
 
 def _parts(settings: dict[str, Any], inner: str) -> Iterator[dict[str, Any]]:
-    """Yields the settings of a sequence's steps, nested sequences included."""
+    """Yields the settings of each step of a `Sequence`, nested sequences included."""
     if settings.get("type") == "Sequence":
         for part in settings[inner]:
             yield from _parts(part, inner)

@@ -62,9 +62,9 @@ class Recent:
             return self._texts.get(document)
 
     def put(self, document: int, text: bytes, *, displaces: bool = True) -> None:
-        """Adds the text of a document, and drops the least recently used ones beyond the limit.
+        """Adds the text of a document, and drops the least recently used texts beyond the limit.
 
-        With `displaces=False`, drops none, and adds the text only if there is room.
+        With `displaces=False`, drops nothing, and adds the text only if there is room.
         """
         with self._lock:
             if not displaces and self._num_bytes + len(text) > self._max_bytes:
@@ -77,7 +77,7 @@ class Recent:
 
 
 class Index(NamedTuple):
-    """The documents of a source, without empty ones (0 units).
+    """The documents of a source, without empty documents (0 units).
 
     Axes: N documents, F files, C cuts of all documents.
     """
@@ -85,7 +85,7 @@ class Index(NamedTuple):
     source: RecordSource
     tokenizer: Tokenizer | None  # units are its tokens; None: units are bytes
     files: Sequence[File]  # [F]
-    digest: str  # SHA-256 of the files' names and contents, hexadecimal; equal for copies of them
+    digest: str  # SHA-256 of the files' names and contents, hexadecimal; equal for copied files
     file_id: np.ndarray  # int64 [N], index of each document's file in `files`
     number: np.ndarray  # int64 [N], number of each document in its file, from 1
     start: np.ndarray  # int64 [N], first byte of the document's span in its file
@@ -114,10 +114,10 @@ class Index(NamedTuple):
         return text[begin:end]
 
     def texts(self, documents: np.ndarray) -> list[bytes]:
-        """Returns the texts of whole documents, int64 [B]; raises DataError as `read`.
+        """Returns the texts of whole documents, int64 [B]; raises DataError as `read` does.
 
-        Each file is opened once, and read from front to back. A full cache keeps its texts: if all
-        documents are read in turn, the newest text is not needed again soon.
+        Each file is opened once, and read from front to back. A full cache keeps its texts, because
+        the newest text is not needed again soon if all documents are read in turn.
         """
         texts = {document: self.recent.get(document) for document in documents.tolist()}
         missing = np.array([document for document, text in texts.items() if text is None], int)
@@ -185,7 +185,7 @@ def open_index(
 ) -> Index:
     """Returns the index of a source, from the cache or by reading all files.
 
-    Units are the tokens of a tokenizer, or bytes without one.
+    Units are the tokens of the tokenizer, or bytes without a tokenizer.
 
     Raises DataError if there is no document, or a file cannot be read or is damaged.
     """
@@ -247,7 +247,7 @@ def _unpack(files: Sequence[File], are_gzip: Sequence[bool], progress: Progress)
 
 
 class _Document(NamedTuple):
-    """A document of a file: its number, its span, and a reader of its text."""
+    """A document of a file: its number, its span, and a reader and the size of its text."""
 
     number: int
     start: int
@@ -358,7 +358,7 @@ def _document(
 
 
 def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Unreadable:
-    """Returns the rest of a file, in which no further record can be found."""
+    """Returns the unreadable rest of a file, in which no further record can be found."""
     left = file.size - end
     # An estimate by the mean size so far: with `max_damaged=1`, a lost shard must be an error.
     records = max(1, round(left * number / end))
@@ -368,7 +368,7 @@ def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Unreadabl
 
 
 def _hash(document: _Document, source: RecordSource) -> int:
-    """Returns the `split_hash` of a text's identity; 0 if the source needs none."""
+    """Returns the `split_hash` of the bytes that identify a text; 0 if no hash is needed."""
     if source.p.split_by == "file" and not source.p.unique:
         return 0
     content = hashlib.sha256()
@@ -391,6 +391,6 @@ def _key(files: Sequence[File], source: RecordSource, tokenizer: Tokenizer | Non
 
 
 def _own_code(kind: type[RecordSource]) -> str | None:
-    """Returns the SHA-256 of a user's class's file; None for lingo's, which `_FORMAT` covers."""
+    """Returns the SHA-256 of a user's source file; None for lingo's, which `_FORMAT` covers."""
     file = None if kind.__module__.partition(".")[0] == "lingo" else roots.source_file(kind)
     return hashlib.sha256(roots.source(file)).hexdigest() if file else None

@@ -1,8 +1,8 @@
 """Files that keep the columns of an index between runs.
 
-A file is a SHA-256 of its rest, then arrays as `np.savez` writes them. A file that is missing,
-damaged or not writable only costs time. Several processes may read and write at once: a file is
-renamed to its place when it is complete.
+A file begins with the SHA-256 of its remaining bytes, which are arrays as `np.savez` writes them.
+A file that is missing, damaged or not writable only costs time. Several processes may read and
+write at once, because a file gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Damage(NamedTuple):
     """Damaged records of a source that were left out."""
 
     records: int = 0  # an unreadable rest of a file counts by the mean size of its other records
-    num_bytes: int = 0  # their bytes in the files
+    num_bytes: int = 0  # bytes of these records in the files
     examples: tuple[str, ...] = ()  # what is wrong with the first few: file, record, byte, reason
 
     def plus(self, example: str, *, num_bytes: int, records: int = 1) -> Damage:
-        """Returns this damage and some more."""
+        """Returns this damage with more damaged records added; `example` describes the first."""
         examples = (*self.examples, example)[:_NUM_EXAMPLES]
         return Damage(self.records + records, self.num_bytes + num_bytes, examples)
 
     def __str__(self) -> str:
-        """Returns the number of records, and the first few on a line each."""
+        """Returns the number of records, and a line for each of the first few."""
         count = "1 damaged record" if self.records == 1 else f"{self.records:,} damaged records"
         first = "" if self.records == len(self.examples) else ", the first"
         return "\n  ".join([f"{count} of {self.num_bytes:,} bytes{first}:", *self.examples])
@@ -60,24 +60,24 @@ class Columns(NamedTuple):
     documents: dict[str, np.ndarray]  # int64 [N] for each of `DOCUMENT_COLUMNS`, see `Index`
     hashes: np.ndarray  # uint64 [N], the `split_hash` of each text; 0 where not needed
     cuts: np.ndarray  # int64 [C, 2], (bytes, units) before each place where a text may be cut
-    is_gzip: np.ndarray  # bool [F], which of the files are compressed
+    is_gzip: np.ndarray  # bool [F], whether each file is compressed
     digest: str  # SHA-256 of the files' names and contents, hexadecimal
     damage: Damage
 
 
 def cache_folder(name: str) -> Path:
-    """Returns a folder of lingo's in the user's cache directory."""
+    """Returns the path of lingo's folder `name` in the user's cache directory."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     return Path(os.path.expanduser(home), "lingo", name)
 
 
 def cache_file(key: str) -> Path:
-    """Returns the file for a key in the user's cache directory."""
+    """Returns the path of the index with this key in the user's cache directory."""
     return cache_folder("index") / f"{key}.index"
 
 
 def load(cache: Path) -> Columns | None:
-    """Returns the columns, or None if the file is missing or damaged."""
+    """Returns the columns that a file keeps, or None if the file is missing or damaged."""
     try:
         with open_file(str(cache)) as file:
             data = file.read()
@@ -117,7 +117,7 @@ def save(cache: Path, columns: Columns) -> None:
 
 
 def forget(cache: Path) -> None:
-    """Removes the file, so that the next start reads the data anew."""
+    """Removes the file of an index, so that the next start reads the data anew."""
     with contextlib.suppress(OSError):
         cache.unlink()
 

@@ -21,14 +21,14 @@ from lingo.ops.kind import describe_kind
 
 
 class Input(Configurable, interface=True):
-    """Batches for a task.
+    """Makes the batches on which a task is trained or evaluated.
 
     `setup` does not touch the disk, so that a configuration also builds on a machine without the
     data; the first use, or `prepare`, opens the data.
     """
 
     batch_size: int  # examples per step, over all devices
-    seed: int = 0  # of the order of examples
+    seed: int = 0  # decides the order of examples
     repeat: bool = True  # epoch after epoch; False: one pass, for evaluation
     max_batches: int | None = None  # most batches of a pass; None: all of the data
 
@@ -36,8 +36,8 @@ class Input(Configurable, interface=True):
         "draw from a key of the seed and the example's number (lingo.ops.random)"
     )
     """Advice for errors: what to do if examples differ when they are made again."""
-    has_text_pairs: ClassVar[bool] = False  # whether it has `text_pairs`
-    measures: ClassVar[tuple[str, ...]] = ()  # metrics that `score` returns, by name
+    has_text_pairs: ClassVar[bool] = False  # whether the input has `text_pairs`
+    measures: ClassVar[tuple[str, ...]] = ()  # names of the metrics that `score` returns
     thread_safe: ClassVar[bool] = False
     """Whether several threads may call `batch` at once. Subclasses do not inherit it, because they
     may keep something between calls.
@@ -52,15 +52,15 @@ class Input(Configurable, interface=True):
 
     @property
     def declares_late(self) -> bool:
-        """Whether `specs` is known only once the data is open: building an experiment must wait."""
+        """Whether `specs` needs the data, so that building an experiment must open it first."""
         return False
 
     def offers(self) -> dict[str, Any]:
-        """Returns values for fields of the task that are known before the data is read."""
+        """Returns values for the task's fields, such as `vocab_size`, without reading the data."""
         return {}
 
     def allows_threads(self) -> bool:
-        """Returns whether threads may make batches at once: its own class's `thread_safe`."""
+        """Returns whether threads may call `batch` at once: `thread_safe` of the class itself."""
         return vars(type(self)).get("thread_safe", False)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
@@ -77,8 +77,8 @@ class Input(Configurable, interface=True):
             rows: selects B of the step's `batch_size` examples.
 
         Returns:
-            `example_id`: int64 [B], the index of the example in the run;
-            `rows`: int32 [B], its index in the step's batch;
+            `example_id`: int64 [B], each example's index in the run;
+            `rows`: int32 [B], each example's index in the step's batch;
             `weights`: float32 [B], 0 for padding of the last batch, else 1;
             and the arrays of `examples`.
         """
@@ -108,7 +108,7 @@ class Input(Configurable, interface=True):
         )
 
     def shape_id(self, step: int) -> int:
-        """Returns an id of the shapes of a step's batch: only batches of equal ids are stacked."""
+        """Returns an id of the shapes in a step's batch; only batches of equal ids are stacked."""
         del step
         return 0
 
@@ -131,7 +131,7 @@ class Input(Configurable, interface=True):
         }
 
     def num_batches(self) -> int:
-        """Returns how many batches one pass has; the last is padded with examples of weight 0."""
+        """Returns how many batches one pass has; the last batch is padded (weight 0)."""
         if self.p.repeat:
             raise ParamError(f"{type(self).__name__} repeats without end: set repeat=False")
         batches = self.pass_batches()
@@ -146,11 +146,11 @@ class Input(Configurable, interface=True):
         raise self._missing_method("num_examples", "it returns how many examples an epoch has")
 
     def num_items(self) -> int:
-        """Returns how many items an epoch has for `Mixture`'s shares: examples, or their pairs."""
+        """Returns how many examples, or pairs in them, an epoch has, for `Mixture`'s shares."""
         return self.num_examples()
 
     def examples_before(self, step: int) -> int:
-        """Returns how many examples earlier steps read: the `example_id` of the step's first."""
+        """Returns how many examples earlier steps read, which is the step's first `example_id`."""
         return step * self.p.batch_size
 
     def num_rows(self, step: int) -> int:
@@ -167,7 +167,7 @@ class Input(Configurable, interface=True):
         return step * self.p.batch_size / self.num_examples()
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where examples come from, by `example_id`, int64 [B].
+        """Returns the origin of each example, by `example_id`, int64 [B].
 
         "2:17" is example 17 of pass 2, both from 0. Each pass has each example once.
         """
@@ -190,9 +190,9 @@ class Input(Configurable, interface=True):
     def score(self, predictions: Mapping[str, np.ndarray]) -> tuple[dict[str, float], list[Answer]]:
         """Returns metrics of what a task predicts for a pass, and answers to show.
 
-        Inputs with `measures` define it, for metrics that need texts or whole documents, which
-        batches do not have. `predictions` come from `Task.predict`, {name: [N, ...]}, for the first
-        N examples, without padding.
+        Inputs with `measures` define this method, for metrics that need texts or whole documents,
+        which batches do not have. `predictions` are from `Task.predict`: {name: [N, ...]} for the
+        first N examples, without padding.
         """
         raise self._missing_method("score", f"it returns {', '.join(self.measures)}, and answers")
 
@@ -257,13 +257,13 @@ class Input(Configurable, interface=True):
             )
 
     def check_repeatable(self) -> None:
-        """Raises ParamError if the first batch differs from `specs`, or when it is made twice."""
+        """Raises ParamError if the first batch differs from `specs`, or differs when made again."""
         self.check_batch(self.repeated_batch(0, self))
 
     def repeated_batch(self, step: int, again: Input) -> dict[str, np.ndarray]:
         """Returns the `batch` of a step, {name: [B, ...]}.
 
-        Raises ParamError if `again` makes a different one.
+        Raises ParamError if the input `again` makes a different batch.
         """
         batch = self.batch(step)
         # Copied before the next call, which might return the same arrays with other values.
@@ -283,7 +283,7 @@ class Input(Configurable, interface=True):
     def check_fingerprint(self) -> dict[str, Any]:
         """Returns `fingerprint`; raises ParamError unless it is a dict of JSON.
 
-        A user's class is asked twice; ParamError is raised also if its answers differ.
+        A user's class is asked twice; ParamError is also raised if its two fingerprints differ.
         """
         fingerprint, name = self.fingerprint(), type(self).__name__
         where = f"{definition_line(type(self).fingerprint)}: {name}.fingerprint"
@@ -309,7 +309,7 @@ class Input(Configurable, interface=True):
 
 
 def check_inner(inner: Input, outer: Input, *, field: str) -> None:
-    """Raises ParamError if `outer` cannot take the examples of `inner`, an input in its field."""
+    """Raises ParamError if `outer` cannot take the examples of `inner`, the input in `field`."""
     if type(inner).examples is Input.examples:
         raise ParamError(f"{field}: {type(inner).__name__} makes whole batches, without `examples`")
     sizes = (inner.p.batch_size, inner.p.repeat, inner.p.max_batches)
@@ -336,7 +336,7 @@ def _is_spec(spec: Any) -> bool:
 
 
 def array_content(array: Any) -> tuple[Any, ...]:
-    """Returns a value that two arrays, of any shapes, share exactly if all their bits are equal.
+    """Returns a value that is equal for two arrays only if they agree in dtype, shape and bits.
 
     So NaN equals NaN, and 0 differs from -0.
     """

@@ -30,7 +30,7 @@ class LearnedTokenizer(PartTokenizer, interface=True):
     """
 
     source: RecordSource  # the text to learn from: a training split
-    max_bytes: int = 10_000_000  # the most text to learn from, of random documents
+    max_bytes: int = 10_000_000  # how much text of random documents to learn from
 
     def check(self) -> None:
         ranges.check_positive(self.p, "max_bytes")
@@ -44,7 +44,7 @@ class LearnedTokenizer(PartTokenizer, interface=True):
         return sample([self._index], max_bytes=max_bytes)
 
     def text_id(self) -> str:
-        """Returns an id of the texts: other texts have another id."""
+        """Returns an id of the texts to learn from; different texts have different ids."""
         return f"{self._index.digest} {self.p.source} {self.p.max_bytes}"
 
     def open_learned(
@@ -53,9 +53,9 @@ class LearnedTokenizer(PartTokenizer, interface=True):
         """Returns the cached model for this text, or learns and caches it.
 
         Args:
-            settings: identifies all that the model depends on besides the text.
+            settings: identifies everything that the model depends on, except the text.
             learn: returns the content of a model's file.
-            load: returns the model of such a content; raises DataError or RuntimeError for another.
+            load: returns the model with this content; raises DataError or RuntimeError if damaged.
         """
         name = hashlib.sha256(f"{settings} {self.text_id()}".encode()).hexdigest()
         path = cache_folder("pieces") / f"{name}.model"

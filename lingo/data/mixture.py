@@ -1,12 +1,12 @@
 """A mixture of inputs: which input each example comes from, at fixed shares.
 
 A binary tree of choices picks the input. Of the first n examples that reach a node whose left side
-has share p, floor(n p + 1/2) go left. So finding example n of a mixture of K inputs takes log2(K)
-divisions and none of the examples before it, and an input is off its share by at most half an
-example per level of the tree. The examples of each input come in order, without gaps, exactly as
-that input alone would give them.
+has share p, floor(n p + 1/2) go left. So log2(K) divisions find example n of a mixture of K inputs,
+without the examples before it. An input is off its share by at most half an example per level of
+the tree. The examples of each input come in order, without gaps, exactly as that input alone would
+give them.
 
-Axes: B examples of a batch, N examples, K inputs.
+Axes: B examples per batch, N examples, K inputs.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _ONE = 1 << 32  # shares are multiples of 1 / _ONE
 class Choice(NamedTuple):
     """Where N examples of a mixture come from."""
 
-    part: np.ndarray  # int64 [N], index of the input
-    number: np.ndarray  # int64 [N], index of the example in that input (its `example_id` there)
+    part: np.ndarray  # int64 [N], index of each example's input
+    number: np.ndarray  # int64 [N], the example's `example_id` in that input
 
 
 def choose(numbers: np.ndarray, shares: Sequence[float]) -> Choice:
     """Returns the inputs that examples of an endless mixture come from.
 
-    `numbers`, int64 [N], are their `example_id` in the mixture; the shares of the K inputs may have
-    any sum.
+    `numbers`, int64 [N], are the examples' `example_id` in the mixture. The shares of the K inputs
+    may have any sum.
     """
     part, number = np.zeros_like(numbers), numbers.copy()
     _descend(part, number, np.arange(len(numbers)), list(shares), first=0)
@@ -47,7 +47,7 @@ def choose(numbers: np.ndarray, shares: Sequence[float]) -> Choice:
 def _descend(
     part: np.ndarray, number: np.ndarray, here: np.ndarray, shares: Sequence[float], *, first: int
 ) -> None:
-    """Chooses one of the inputs first, ..., first + K - 1 for the examples `here`, in place."""
+    """Chooses an input for each example at `here`, in place; inputs are numbered from `first`."""
     if len(shares) == 1:
         part[here] = first
         return
@@ -80,8 +80,8 @@ class Mixture(Input):
 
     inputs: dict[str, Input]  # the inputs to mix, by name
     weights: dict[str, float] | None = None  # shares by name, of any sum; None: by size
-    temperature: float = 1.0  # for shares by size: above 1, they are more equal than the sizes
-    max_examples: int | None = None  # for shares by size: cap on the items of an input
+    temperature: float = 1.0  # for shares by size; above 1, shares are more equal than sizes
+    max_examples: int | None = None  # for shares by size; the most items that an input counts as
 
     thread_safe = True
 
@@ -150,7 +150,7 @@ class Mixture(Input):
         return arrays
 
     def choice(self, numbers: np.ndarray) -> Choice:
-        """Returns where examples come from, by `example_id` in the mixture, int64 [N]."""
+        """Returns the input of each example, by `example_id` in the mixture, int64 [N]."""
         if self.p.repeat:
             return choose(numbers, self.shares)
         ends = np.cumsum([part.num_examples() for part in self._parts])
@@ -167,7 +167,7 @@ class Mixture(Input):
             items = np.array([part.num_items() for part in self._parts], np.float64)
             rows = np.array([part.num_examples() for part in self._parts], np.float64)
             shares = np.minimum(items, p.max_examples or np.inf) ** (1 / p.temperature)
-            shares *= rows / items  # from shares of items to shares of examples
+            shares *= rows / items  # converts shares of items to shares of examples
         return (shares / shares.sum()).tolist()
 
     def specs(self) -> dict[str, ArraySpec]:
@@ -180,7 +180,7 @@ class Mixture(Input):
         return sum(part.num_items() for part in self._parts)
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where examples come from, [B]: "wiki/2:17" is "2:17" of the input `wiki`."""
+        """Returns the origin of each example, [B]: "wiki/2:17" is "2:17" of the input `wiki`."""
         part, number = self.choice(numbers)
         names = list(self.inputs)
         return [
@@ -198,7 +198,7 @@ class Mixture(Input):
 
 
 def check_tokenizers(inputs: Mapping[str, Input]) -> None:
-    """Raises ParamError if inputs, by name, do not encode texts alike; their data must be open."""
+    """Raises ParamError if the tokenizers of inputs differ; the inputs' data must be open."""
     names = {
         name: tokenizer.describe()
         for name, part in inputs.items()
@@ -213,6 +213,6 @@ def _list_names(names: Mapping[str, Any]) -> str:
 
 
 def _difference(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Returns the first entry in which two mappings differ, in words."""
+    """Returns a phrase that names the first entry in which two mappings differ."""
     name = next(k for k in {**mine, **other} if mine.get(k) != other.get(k))
     return f"{name} is {mine.get(name)} and {other.get(name)}"

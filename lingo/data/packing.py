@@ -25,7 +25,7 @@ from lingo.data.epoch_order import permutation
 
 
 class Piece(NamedTuple):
-    """Tokens begin, ..., end - 1 of a document, whose last token is the end token after it."""
+    """Tokens begin, ..., end - 1 of a document; its end token counts as the last of its tokens."""
 
     document: int
     begin: int
@@ -108,9 +108,9 @@ def cut(lengths: np.ndarray, row_length: int) -> np.ndarray:
 
 
 def best_fit(lengths: np.ndarray, row_length: int) -> np.ndarray:
-    """Returns each piece's bin, int64 [P]: longest piece first, into the fullest bin it fits."""
+    """Returns each piece's bin, int64 [P]; longest first, each goes to the fullest bin it fits."""
     bins, num_bins = np.empty(len(lengths), np.int64), 0
-    open_bins: list[list[int]] = [[] for _ in range(row_length + 1)]  # by the room left in a bin
+    open_bins: list[list[int]] = [[] for _ in range(row_length + 1)]  # bins by the room in them
     # Bit r: some bin has room r. The lowest bit from a length up is the fullest bin that fits.
     rooms = 0
     for piece in np.argsort(-lengths, kind="stable"):

@@ -1,4 +1,4 @@
-"""Tokenizers whose token ids depend on the text around, and cuts that do not change the ids.
+"""Tokenizers whose ids depend on the surrounding text, and cuts that do not change the ids.
 
 A document has the tokens of its whole text. A row in the middle of a book should still read and
 encode only a few kilobytes. So `measure` cuts the document into parts, and checks that each part,

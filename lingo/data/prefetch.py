@@ -19,7 +19,7 @@ DEPTH = 2
 """How many items are ready or being made, in addition to the one in use."""
 
 THREADS = 3
-"""How many threads make batches if the input allows it: some wait for files, others compute."""
+"""How many threads make batches if the input allows it, as some of them wait for files."""
 
 
 class Item(NamedTuple):
@@ -42,7 +42,7 @@ class _Pending(NamedTuple):
 
 
 class Prefetch:
-    """Iterates over an input's batches, prefetched by a thread, or by several if it allows that.
+    """Iterates over an input's batches, prefetched by one or (if the input allows it) more threads.
 
         with Prefetch(input, spans=[range(0, 10), range(10, 15)]) as items:
             for steps, batches in items: ...
@@ -72,7 +72,7 @@ class Prefetch:
             raise ValueError(f"{depth=} is not positive")
         self._input, self._rows, self._depth = input, rows, depth
         num_threads = THREADS if input.allows_threads() else 1
-        self._least_batches = num_threads + 1 if num_threads > 1 else 0  # ready or being made
+        self._least_batches = num_threads + 1 if num_threads > 1 else 0  # batches ready or in work
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="input")
         self._stacker = ThreadPoolExecutor(1, thread_name_prefix="input-stack")
         self._pending: collections.deque[_Pending] = collections.deque()
@@ -135,7 +135,7 @@ class Prefetch:
 
 
 def _stack(steps: range, batches: Iterable[Future[dict[str, np.ndarray]]]) -> Item:
-    """Returns the item of batches that are being made."""
+    """Waits for batches that are being made, and returns them as an item."""
     made = [batch.result() for batch in batches]
     if len(made) == 1:  # not copied
         return Item(steps, {name: array[None] for name, array in made[0].items()})

@@ -23,7 +23,8 @@ class Prompt(NamedTuple):
     def num_positions(self, max_tokens: int) -> int:
         """Returns how many positions a model needs for `max_tokens` new tokens.
 
-        The last new token needs none. With an encoder and a decoder, the larger number counts.
+        The last new token needs no position. A model with an encoder and a decoder needs the larger
+        of their two numbers.
         """
         return max(len(self.tokens) + max_tokens - 1, self.size - len(self.tokens))
 

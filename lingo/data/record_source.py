@@ -27,10 +27,10 @@ from lingo.data.files import DataError, File, FilePattern, Read, blocks, describ
 
 
 class Splittable(Configurable):
-    """Items in splits: the items with the smallest hashes are held out.
+    """Data whose items are split: the items with the smallest hashes are held out.
 
-    Whether an item is held out depends on it alone. A larger `heldout_fraction` holds out every
-    item that a smaller one does.
+    Whether an item is held out depends on this item alone. A larger `heldout_fraction` holds out
+    every item that a smaller fraction does.
     """
 
     split: Literal["all", "train", "heldout"] = "all"  # train and heldout share nothing
@@ -41,13 +41,13 @@ class Splittable(Configurable):
             raise ParamError(f"heldout_fraction={self.p.heldout_fraction} is not between 0 and 1")
 
     def describe(self) -> str:
-        """Returns the data in one line: its class, and the fields that differ from defaults."""
+        """Describes the data in one line: its class, and the fields that differ from defaults."""
         values = {name: getattr(self.p, name) for name in fields(self.p.cls)}
         changes = [f"{n}={v!r}" for n, v in values.items() if v != fields(self.p.cls)[n].default]
         return f"{type(self).__name__}({', '.join(changes)})"
 
     def in_split(self, hashes: np.ndarray) -> np.ndarray:
-        """Returns which items are in this split, bool [N], by their `split_hash`, uint64 [N]."""
+        """Returns whether items are in this split, bool [N], by their `split_hash`, uint64 [N]."""
         if self.p.split == "all":
             return np.ones(len(hashes), bool)
         heldout = hashes < np.uint64(self.p.heldout_fraction * 2.0**64)
@@ -73,7 +73,7 @@ class RecordSource(Splittable, interface=True):
     decodes: ClassVar[bool] = False
     unit: ClassVar[str] = "document"  # the word for a document in messages
     longest_bytes: ClassVar[int] = (1 << 31) - 1  # the limit of a tf.train.Example
-    checksums: ClassVar[bool] = False  # records have them, so that they reveal a compressed file
+    checksums: ClassVar[bool] = False  # whether records have checksums, which reveal compression
 
     def places(self) -> list[FilePattern]:
         """Returns where the files are; raises DataError if there is no such place."""
@@ -102,13 +102,13 @@ class RecordSource(Splittable, interface=True):
         return f"{file.path}, {self.unit} {number}, byte {start}"
 
     def identity(self, read: Read, size: int) -> Iterable[bytes]:
-        """Yields the bytes that decide a text's split and whether it is unique: by default, all."""
+        """Yields the bytes that decide a text's split and whether it is unique, by default all."""
         return blocks(read, 0, size)
 
     def files(self) -> list[File]:
         """Returns the files of this split, sorted by name; with `shares_index`, of all splits.
 
-        Raises DataError if there are no files, and as `list_files`.
+        Raises DataError if there are no files, and as `list_files` does.
         """
         places = self.places()
         files = list_files(places)
@@ -130,7 +130,7 @@ class RecordSource(Splittable, interface=True):
         return self.p.split_by == "document" or self.p.unique
 
     def files_in_split(self, files: Sequence[File]) -> np.ndarray:
-        """Returns which of F files are in this split by the hash of their names, bool [F]."""
+        """Returns whether each file is in this split, by the hash of its name, bool [F]."""
         hashes = [split_hash(os.fsencode(file.name)) for file in files]
         return self.in_split(np.array(hashes, np.uint64))
 
@@ -177,8 +177,8 @@ class MatchingFiles(RecordSource):
         if "\0" in self.p.pattern:
             raise ParamError(f"pattern={self.p.pattern!r}: no path has a NUL character in it")
 
-    def places(self) -> list[FilePattern]:
-        """Returns the one place of a path or glob; its root ends before the first wildcard."""
+    def places(self) -> list[Place]:
+        """Returns a single place for the path or glob; its root ends before the first wildcard."""
         whole = os.path.expanduser(self.p.pattern)
         if os.path.lexists(whole):  # a name may hold a bracket
             return [
@@ -198,8 +198,8 @@ class DecodedRecords(RecordSource):
     """Files of records, each a document that is decoded by itself.
 
     A record that cannot be decoded is an error. With `max_damaged`, indexing leaves out up to that
-    many of them, and reports them. If the next record cannot be found, the rest of the file is
-    lost; the mean size of the records before says how many records it counts as.
+    many such records, and reports them. If the next record cannot be found, the rest of the file is
+    lost; the mean size of the earlier records decides how many records the rest counts as.
     """
 
     split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text

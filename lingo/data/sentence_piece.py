@@ -34,7 +34,7 @@ _WORD_END = re.compile(rb".*\S(?=\s)", re.DOTALL)
 _SPACE_END = re.compile(rb".*\s(?=\S)", re.DOTALL)
 _SPACES = (b" ", b"\n", b"\t")
 _MAX_TRIED_CHARACTERS = 256
-_TEXT_TYPES = (1, 4, 5)  # normal, user-defined, unused: the others are control symbols and bytes
+_TEXT_TYPES = (1, 4, 5)  # normal, user-defined, unused; other types are control symbols and bytes
 
 PAD_ID, END_ID, START_ID, UNKNOWN_ID = range(4)
 NUM_RESERVED = 4 + 256  # the four special ids and the bytes
@@ -124,7 +124,7 @@ class LearnedPieces(LearnedTokenizer, PieceTokenizer):
     equal pieces. The user's cache directory keeps the model for later runs on the same text.
     """
 
-    adds_space: bool = False  # before a text, so that its first word is encoded like later ones
+    adds_space: bool = False  # puts a space before a text: its first word becomes like later words
 
     def check(self) -> None:
         super().check()
@@ -178,7 +178,7 @@ class PieceModel:
     def encode_part(self, data: bytes, *, is_first: bool, is_last: bool) -> list[int]:
         """Returns the ids of a part of a text that was cut at `find_cut`."""
         has_outer_edge = is_last if self._space_is_last else is_first
-        if has_outer_edge:  # the package treats this edge as it treats the whole text's
+        if has_outer_edge:  # the package treats this edge as that of a whole text
             return self.processor.encode(data)
         edge = data[-1:] if self._space_is_last else data[:1]
         # The model removes a space at the edge, so that the package has to add one in its place.
@@ -215,7 +215,7 @@ class PieceModel:
 
 
 def _character_starts(window: bytes) -> Iterator[int]:
-    """Yields where characters start, from the last to the second."""
+    """Yields the index of each character's first byte, from the last character to the second."""
     return (i for i in range(len(window) - 1, 0, -1) if window[i] & 0xC0 != 0x80)
 
 
@@ -242,10 +242,11 @@ def train(
 ) -> bytes:
     """Trains a SentencePiece model and returns the content of its file.
 
-    Its type is unigram (Kudo 2018) or bpe (Sennrich et al. 2016). `vocab_size` counts 4 ids for
-    padding, end, start and unknown, and 256 for bytes; `split_digits` leaves every digit alone;
-    `adds_space` encodes a text with a space before it, which decoding removes. Raises ParamError if
-    `vocab_size` has no room for pieces, DataError if the text is too small or too varied for it.
+    The model's type is unigram (Kudo 2018) or bpe (Sennrich et al. 2016). `vocab_size` includes 4
+    ids for padding, end, start and unknown, and 256 for bytes. `split_digits` makes every digit a
+    piece of its own. `adds_space` encodes a text with a space before it, which decoding removes.
+    Raises ParamError if `vocab_size` has no room for pieces, and DataError if the text is too small
+    or too varied for `vocab_size`.
     """
     _check_vocab_size(vocab_size)
     model, sentences = io.BytesIO(), list(_sentences(documents))
@@ -283,7 +284,7 @@ def _check_vocab_size(vocab_size: int) -> None:
 
 
 def _sentences(documents: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the trainer's sentences: lines, long ones in parts."""
+    """Yields the trainer's sentences, which are lines; a long line is cut into several."""
     for document in documents:
         for line in _SEPARATOR.split(document):
             for begin in range(0, len(line), _MAX_SENTENCE_BYTES):

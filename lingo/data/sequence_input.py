@@ -2,7 +2,7 @@
 
     SequenceInput.params(function=load_rows, names=["image", "label"], batch_size=32)
 
-Axes: N examples of an epoch, B of a batch.
+Axes: N examples per epoch, B examples per batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lingo.data.files import DataError
 from lingo.data.index import Progress
 from lingo.data.input import describe_kind
 
-_PROBED = 16  # examples whose content identifies the data
+_PROBED = 16  # number of examples whose content identifies the data
 
 
 class SequenceInput(IndexedInput):
@@ -44,7 +44,7 @@ class SequenceInput(IndexedInput):
 
     function: Function  # returns the sequence
     arguments: dict[str, Any] = {}  # the function's keyword arguments
-    names: list[str] = []  # of an entry's parts, if entries are tuples or lists
+    names: list[str] = []  # names of an entry's parts, if entries are tuples or lists
 
     def setup(self) -> None:
         super().setup()
@@ -64,7 +64,7 @@ class SequenceInput(IndexedInput):
     def fingerprint(self) -> dict[str, Any]:
         """Returns the function, the number of examples and a digest of a few of them.
 
-        These are spread evenly; reading all might take hours.
+        The few examples are spread evenly; reading all might take hours.
         """
         digest, size = hashlib.sha256(), self.num_examples()
         for index in np.unique(np.linspace(0, size - 1, _PROBED).astype(int)).tolist():

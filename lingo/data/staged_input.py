@@ -5,7 +5,7 @@
 BERT's training has rows of 128 tokens, then of 512 (Devlin et al. 2019, app. A.2). LAMB's mixed
 recipe also changes the batch size between these stages (You et al. 2020, sec. 4.1).
 
-Axes: B examples of a batch.
+Axes: B examples per batch.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from lingo.ops import random
 
 
 class StageStep(NamedTuple):
-    """The place of a step in the stages of a run."""
+    """The stage that a run's step belongs to, and the step's number in this stage."""
 
     stage: int  # number of the stage, from 0
     step: int  # number of the step in this stage, from 0
 
 
 class StagedInput(Input):
-    """Batches of one input for a number of steps, then of the next input; the last never ends.
+    """Batches of one input for a number of steps, then of the next; the last input never ends.
 
-    Each stage starts at the beginning of its own data. A stage without `batch_size` takes this
-    input's. The first stage without `seed` takes this input's; later ones derive theirs from it, so
-    that stages with the same data have different orders. A step counts a batch, also one that a run
-    skips after an anomaly.
+    Each stage starts at the beginning of its own data. A stage without `batch_size` takes the
+    StagedInput's batch size. Without `seed`, the first stage takes the StagedInput's seed, and each
+    later stage derives a seed from that seed, so that stages with the same data have different
+    orders. Every batch counts as a step, even a batch that a run skips after an anomaly.
 
     The stages' batches have different shapes, so the program is traced for each stage, and no loop
     (`steps_per_loop`) has steps of two stages. All stages need arrays of the same names and types.
     `specs` describe the longest rows. Every batch size is a multiple of the longest rows' batch
-    size, so that all split over the same devices.
+    size, so that all batches split over the same devices.
     """
 
-    stages: tuple[tuple[Input, int], ...]  # (input, steps); the last stage's number is ignored
-    batch_size: int | None = None  # of stages without one
+    stages: tuple[tuple[Input, int], ...]  # (input, number of steps); the last number is ignored
+    batch_size: int | None = None  # the batch size of stages that set none
 
     thread_safe = True
 
@@ -108,7 +108,7 @@ class StagedInput(Input):
         return batch | {"example_id": batch["example_id"] + self._examples_before_stage(stage)}
 
     def locate_step(self, step: int) -> StageStep:
-        """Returns the stage of a step of the run, and the step's number in it."""
+        """Returns the stage of a step of the run, and the step's number in this stage."""
         stage = int(np.searchsorted(self._starts, step, side="right")) - 1
         return StageStep(stage, step - self._starts[stage])
 
@@ -184,7 +184,7 @@ class StagedInput(Input):
         return sum(part.examples_before(steps) for part, (_, steps) in whole)
 
     def _longest(self) -> Input:
-        """Returns the input with the longest rows; of several, that with the smallest batches."""
+        """Returns the input with the longest rows; of several, the one with smallest batches."""
 
         def size(part: Input) -> tuple[int, int]:
             shapes = [shape for shape, _ in part.specs().values()]

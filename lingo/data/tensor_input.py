@@ -26,9 +26,9 @@ from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.ops import random
 
-_CALLS = ("If", "While", "Case", "StatefulPartitionedCall")  # as stateful as what they call
+_CALLS = ("If", "While", "Case", "StatefulPartitionedCall")  # as stateful as functions they call
 _HARMLESS = ("Assert", "Print", "PrintV2", "CheckNumericsV2")  # stateful, but change no value
-_SOURCES = (  # of `tf.data`: marked stateful only so that they do not become constants
+_SOURCES = (  # `tf.data` marks them stateful only so that they do not become constants
     "FixedLengthRecordDataset",
     "FixedLengthRecordDatasetV2",
     "RangeDataset",
@@ -46,7 +46,7 @@ class TensorInput(DerivedInput):
     """Another input's examples, changed in TensorFlow.
 
     A subclass defines the change (`map`) and its results' shapes and dtypes (`arrays`). The other
-    input is built with this one's `batch_size`, `seed` and `repeat`.
+    input is built with the TensorInput's `batch_size`, `seed` and `repeat`.
     """
 
     def setup(self) -> None:
@@ -58,9 +58,9 @@ class TensorInput(DerivedInput):
 
         Args:
             arrays: {name: [B, ...]}, the arrays of the input; dtypes as in its `specs`.
-            key: uint32 words [B], a random key of (seed, `example_id`) for `lingo.ops.random`;
-                `tf.bitcast(tf.stack(key, -1), tf.int32)`, int32 [B, 2], has a seed per example for
-                `tf.random.stateless_*`.
+            key: two uint32 [B], a random key of (seed, `example_id`) per example, for
+                `lingo.ops.random`; `tf.bitcast(tf.stack(key, -1), tf.int32)`, int32 [B, 2], has a
+                seed per example for `tf.random.stateless_*`.
 
         Returns:
             {name: [B, ...]}, with the shapes and dtypes of `arrays`.
@@ -68,7 +68,7 @@ class TensorInput(DerivedInput):
         raise self._missing_method("map", "it returns the task's arrays, {name: [B, ...]}")
 
     def arrays(self) -> dict[str, ArraySpec]:
-        """Returns name -> (shape of one example, dtype) of what `map` returns."""
+        """Returns name -> (shape of one example, dtype) for each array that `map` returns."""
         raise self._missing_method("arrays", "it returns name -> (shape of one example, dtype)")
 
     def offers(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class TensorInput(DerivedInput):
         return offers
 
     def allows_threads(self) -> bool:
-        """Returns whether the other input does; `map` keeps no state, and is traced once."""
+        """Returns whether the other input allows threads; `map` is traced once and has no state."""
         return type(self).examples is TensorInput.examples and self.input.allows_threads()
 
     def prepare(self, *, progress: Progress | None = None) -> None:
@@ -113,12 +113,12 @@ class TensorInput(DerivedInput):
         return {**super().fingerprint(), "map": f"{kind.__module__}:{kind.__qualname__}"}
 
     def _key(self, numbers: np.ndarray) -> random.Key:
-        """Returns the random keys of examples, uint32 words [B]; numbers: int64 [B]."""
+        """Returns random keys, two uint32 [B], for the examples with some numbers, int64 [B]."""
         root = random.fold(random.root_key(self.p.seed), random.text_hash("map"))
         return random.fold(random.fold(root, numbers >> 32), numbers)
 
     def _input_specs(self) -> dict[str, ArraySpec]:
-        """Returns the entries of the input's `specs` that its `examples` returns."""
+        """Returns the entries of the input's `specs` for the arrays that its `examples` returns."""
         common = Input.specs(self.input)
         return {name: spec for name, spec in self.input.specs().items() if name not in common}
 
@@ -160,7 +160,7 @@ class TensorInput(DerivedInput):
 
 
 def stateful_operations(graph: tf.Graph) -> Iterator[str]:
-    """Yields the operations of a graph and its functions that keep state, in words.
+    """Yields a phrase for each operation of a graph, and of its functions, that keeps state.
 
     Operations that only print, check or call do not count, nor do `tf.data`'s files and arrays.
     """
@@ -189,7 +189,7 @@ def _called_functions(node: Any) -> Iterator[str]:
 
 
 def _user_line(operation: Any) -> str:
-    """Returns the innermost line that made an operation, outside TensorFlow and this file."""
+    """Returns the user's line that made an operation: outside TensorFlow and this file."""
     tensorflow = os.path.dirname(tf.__file__)
     for frame in reversed(operation.traceback):
         if not frame.filename.startswith(tensorflow) and frame.filename != __file__:

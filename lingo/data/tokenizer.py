@@ -15,8 +15,8 @@ from lingo.data.files import DataError, Read
 class TokenCounts(NamedTuple):
     """The number of tokens of a document, and where its text may be cut.
 
-    A cut is the number of (bytes, tokens) before it. If `Tokenizer.encode_part` encodes the parts
-    between cuts, they have the tokens of the document.
+    A cut is (number of bytes, number of tokens) before it. `Tokenizer.encode_part` of the parts
+    between cuts gives the tokens of the document.
     """
 
     tokens: int
@@ -40,7 +40,7 @@ class Tokenizer(Configurable, interface=True):
 
     @property
     def start_id(self) -> int:
-        """The id before a document: the input from which its first token is predicted."""
+        """The id before a document; from this id, the document's first token is predicted."""
         return 2
 
     def special_id(self, token: str) -> int | None:
@@ -49,11 +49,11 @@ class Tokenizer(Configurable, interface=True):
         return None
 
     def special_ids(self) -> np.ndarray:
-        """Returns the ids that stand for no text, int32 [number of them], ascending."""
+        """Returns the ids that stand for no text, int32 [number of these ids], ascending."""
         return np.unique([self.pad_id, self.end_id, self.start_id]).astype(np.int32)
 
     def word_continuations(self) -> np.ndarray:
-        """Returns which ids continue a word, bool [vocab_size]; raises DataError if unknown."""
+        """Returns whether ids continue a word, bool [vocab_size]; raises DataError if unknown."""
         raise DataError(
             f"tokenizer {self.describe()} does not tell which tokens continue a word: take"
             " LearnedWordPieces, or a HuggingFaceTokenizer of BERT's."
@@ -68,7 +68,7 @@ class Tokenizer(Configurable, interface=True):
         raise NotImplementedError
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns the text of ids, [any number]; ids without a text are left out or U+FFFD."""
+        """Returns the text of ids, [any number]; ids without text are left out, or give U+FFFD."""
         raise NotImplementedError
 
     def encode_part(self, data: bytes, *, is_first: bool, is_last: bool) -> np.ndarray:
@@ -123,5 +123,5 @@ class ByteTokenizer(Tokenizer):
 
 
 def as_bytes(text: str | bytes) -> bytes:
-    """Returns a text in UTF-8; surrogates, Python's stand-ins for other bytes, become bytes."""
+    """Returns a text in UTF-8; surrogates that stand for undecodable bytes become these bytes."""
     return text.encode(errors="surrogateescape") if isinstance(text, str) else text

@@ -32,11 +32,11 @@ PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", 
 """The special tokens by id, from 0."""
 
 _LEARNED_FORMAT = 2  # version of learned vocabularies; those of other versions are not used
-_MAX_CHARACTERS = 1000  # of a vocabulary, the most frequent ones; a word with another is [UNK]
+_MAX_CHARACTERS = 1000  # most frequent characters kept; a word with another is [UNK]
 
 
 class WordPieceTokenizer(LibraryTokenizer, interface=True):
-    """BERT's tokenizer: it splits a text into words and punctuation, and these into pieces.
+    """BERT's tokenizer: it splits a text into words and punctuation, then words into pieces.
 
     A piece that continues a word begins with ##. [CLS] is the start and [SEP] the end. `[SEP]`
     written in a text is encoded as plain text.
@@ -130,9 +130,9 @@ def _open(data: bytes, name: str) -> LibraryModel:
 def learn_word_pieces(documents: Iterable[bytes], *, vocab_size: int, lowercase: bool) -> bytes:
     """Learns a WordPiece vocabulary from texts in UTF-8; returns its tokenizer.json.
 
-    `vocab_size` includes the five special tokens. Raises ParamError if it leaves no room for
-    pieces, DataError if the text has too few pieces or too many characters for it, MissingPackage
-    without the library.
+    `vocab_size` includes the five special tokens. Raises ParamError if `vocab_size` leaves no room
+    for pieces, DataError if the text has too few pieces or too many characters for `vocab_size`,
+    and MissingPackage without the library.
     """
     _check_vocab_size(vocab_size)
     library = package()

@@ -2,7 +2,7 @@
 
     BlobInput.params(split="train", size=16, batch_size=8)
 
-Axes: B examples of a batch, N blobs of a volume, D depth, H height, W width.
+Axes: B examples per batch, N blobs per volume, D depth, H height, W width.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lingo.data.input import Input
 from lingo.ops import random
 
 CLASSES = ("background", "solid", "hollow")
-_RADII = (0.14, 0.28)  # of blobs, as parts of the volume's size
-_SHELL = 0.65  # the radius of a hollow blob's cavity, as a part of the blob's radius
+_RADII = (0.14, 0.28)  # least and largest radius of blobs, as shares of the volume's size
+_SHELL = 0.65  # radius of a hollow blob's cavity, as a share of the blob's radius
 _SMALLEST = 8  # voxels per side; in smaller volumes, cavities vanish
 _PROBED = 4  # number of examples whose content identifies how they are drawn
 
@@ -31,16 +31,16 @@ class BlobInput(IndexedInput):
     """Volumes of ellipsoids, brighter than the noise around them, with a label for each voxel.
 
     An ellipsoid is solid (class 1) or hollow (class 2). A cavity looks like the background (class
-    0), but belongs to its ellipsoid: only the surroundings of a voxel show its class. Where two
-    ellipsoids meet, the later one counts. Volumes are functions of split and index, the same for
-    all seeds.
+    0), but belongs to its ellipsoid, so only the surroundings of a voxel show its class. Where two
+    ellipsoids overlap, the later ellipsoid counts. Volumes are functions of split and index, the
+    same for all seeds.
 
     Batches: `images`, float32 [B, D, H, W, 1]; `labels`, int32 [B, D, H, W].
     """
 
-    split: Literal["train", "heldout"] = "train"  # they share no volume
+    split: Literal["train", "heldout"] = "train"  # train and heldout share no volume
     size: int = 16  # D, H and W
-    num_volumes: int = 4096  # of the split
+    num_volumes: int = 4096  # number of volumes in the split
     num_blobs: int = 3  # ellipsoids per volume
     noise: float = 0.5  # standard deviation of uniform noise; blobs are 1 brighter
 
@@ -78,7 +78,7 @@ class BlobInput(IndexedInput):
         keys = random.fold(split, indices.astype(np.uint32))
         drawn = random.uniform(random.fold(keys, 0), p.num_blobs, 7)  # [B, N, 7]
         noise = random.uniform(random.fold(keys, 1), size, size, size) - 0.5
-        images = np.float32(p.noise * 12**0.5) * noise  # the noise deviates by 12 ** -0.5
+        images = np.float32(p.noise * 12**0.5) * noise  # noise has standard deviation 12 ** -0.5
         labels = np.zeros(images.shape, np.int32)
         places = (np.moveaxis(np.indices([size] * 3), 0, -1) + 0.5) / size  # [D, H, W, 3]
         low, high = _RADII

@@ -9,13 +9,13 @@ import numpy as np
 from lingo.config.base.errors import MissingPackage
 from lingo.data.images.image_input import Labelled, LabelledImages
 
-_LARGEST = 16.0  # the largest pixel value: a pixel counts the black ones of 4 x 4 dots
+_LARGEST = 16.0  # the largest pixel value; a pixel counts the black dots among 4 x 4 dots
 
 
 class Digits(LabelledImages):
     """1,797 digits of 8 x 8 pixels in 17 shades (UCI). `pip install 'lingo-tf[data]'`.
 
-    43 people wrote them; the same people wrote the held-out digits and the others.
+    43 people wrote them; the same people wrote the held-out digits and the training digits.
     """
 
     image_shape = (8, 8, 1)

@@ -1,6 +1,6 @@
 """Docstrings of installed Python packages: their English text, or their examples.
 
-Files are parsed, never imported. A document is one docstring: its span is the literal in the file.
+Files are parsed, never imported. A document is one docstring; its span is the docstring's literal.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FUNCTION_WORDS = frozenset(
     )
 )
 _MIN_WORDS = 3
-_MIN_FUNCTION_WORDS = 0.1  # share; about 0.35 in running English, 0.01 in lists of names
-_MAX_FOREIGN = 0.02  # share of characters beyond ASCII
+_MIN_FUNCTION_WORDS = 0.1  # least share; about 0.35 in running English, 0.01 in lists of names
+_MAX_FOREIGN = 0.02  # largest share of characters beyond ASCII
 
 
 class Docstrings(PythonPackages):
@@ -54,7 +54,7 @@ class Docstrings(PythonPackages):
 class Doctests(Docstrings):
     """The examples of docstrings: prompts and answers, as an interpreter shows them.
 
-    A document has all examples of one docstring, because later ones build on earlier ones.
+    A document has all examples of one docstring, because later examples build on earlier ones.
     """
 
     def text(self, data: bytes, where: str) -> bytes:
@@ -63,7 +63,7 @@ class Doctests(Docstrings):
 
 
 def literals(code: bytes) -> Iterator[tuple[int, int]]:
-    """Yields (first byte, number of bytes) of every docstring literal; none if not Python."""
+    """Yields (first byte, number of bytes) of every docstring literal; no literal if not Python."""
     if (file := syntax.parse(code)) is None:
         return
     for _, literal in syntax.documented_nodes(file.tree):
@@ -116,7 +116,7 @@ def examples(text: str) -> str:
     """Returns the examples of a docstring, or "" if none of them has an answer."""
     try:
         parts = doctest.DocTestParser().get_examples(text)
-    except ValueError:  # its indentation is inconsistent
+    except ValueError:  # the docstring's indentation is inconsistent
         return ""
     if not any(part.want for part in parts):
         return ""

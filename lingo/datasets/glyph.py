@@ -12,13 +12,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 # Parts of an image's height:
 _EM = 0.6  # size of the font; the widest letter has 1.1 times this width
-_BASELINE = 0.68  # from the top; "i" and "j" are about as far from the rims
+_BASELINE = 0.68  # baseline's distance from the top; "i" and "j" are about as far from the rims
 _WAIST = 0.22  # half the height of capitals, where a slant moves nothing
 _OVERSAMPLING = 2  # dots that are drawn per pixel, along each side
 
 
 class Change(NamedTuple):
-    """How a drawing differs from the plain one."""
+    """How a drawing differs from the plain drawing."""
 
     x: float = 0.0  # shift to the right, as a part of the image's width
     y: float = 0.0  # shift downwards, as a part of the image's height
@@ -39,8 +39,8 @@ def draw_glyph(
     The baseline is at the same height for all characters; the ink is centred from left to right.
 
     Args:
-        font: of `font_size(size)`.
-        character: one that the font has.
+        font: a font of the size `font_size(size)`.
+        character: a character that the font has.
         size: H and W, in pixels.
         change: shift, scale and slant.
     """
@@ -53,7 +53,7 @@ def draw_glyph(
     shear = zoom * change.slant
     x, y = middle + change.x * side, baseline + change.y * side
     waist = y - change.scale * _WAIST * side
-    # Pillow wants the way back: from a dot of the result to one of the plain drawing.
+    # Pillow wants the inverse transform: from a dot of the result to a dot of the plain drawing.
     to_x = (zoom, shear, (left + right) / 2 - zoom * x - shear * waist)
     to_y = (0.0, zoom, baseline - zoom * y)
     changed = plain.transform(

@@ -2,7 +2,7 @@
 
     GlyphInput.params(split="train", size=64, batch_size=32)
 
-Axes: B examples of a batch, H height, W width.
+Axes: B examples per batch, H height, W width.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROBED = 16  # number of examples whose content identifies how they are drawn
 class Glyph(NamedTuple):
     """What an image shows."""
 
-    face: str  # the name of its font file, without .ttf
+    face: str  # the name of the font file, without .ttf
     character: str
     label: int
 
@@ -37,11 +37,11 @@ class Glyph(NamedTuple):
 class GlyphInput(IndexedInput):
     """Letters and digits of 22 typefaces, white on black. `pip install 'lingo-tf[data]'`.
 
-    The fonts come with matplotlib. Held-out images are of the family Computer Modern, the others of
-    DejaVu and STIX. There are 47 classes, each with equally many images: 10 digits, 26 capitals,
-    with the small letters that look like them, and 11 other small letters. Letters of a face share
-    a baseline and are centred by their ink. Each image has its own shift, scale and slant, which
-    are the same for all seeds.
+    The fonts come with matplotlib. Held-out images use the family Computer Modern, training images
+    DejaVu and STIX. There are 47 classes, each with equally many images: 10 digits, 26 capitals
+    (each together with its small letter if that looks alike), and 11 other small letters. Letters
+    of a face share a baseline and are centred by their ink. Each image has its own shift, scale and
+    slant, which are the same for all seeds.
 
     Batches: `images`, uint8 [B, H, W, 1]; `labels`, int32 [B].
     """
@@ -49,7 +49,7 @@ class GlyphInput(IndexedInput):
     split: Split = "all"  # train and heldout share no family
     size: int = 32  # H and W, 32 to 224 pixels
     images_per_class: int = 480  # multiples of 96 also balance the faces and cases of a split
-    variation: float = 1.0  # of shift, scale and slant, 0 to 1; 0: none
+    variation: float = 1.0  # strength of shift, scale and slant, from 0 (no variation) to 1
 
     def check(self) -> None:
         super().check()
@@ -82,7 +82,7 @@ class GlyphInput(IndexedInput):
         return len(CLASSES) * self.p.images_per_class
 
     def glyph(self, index: int) -> Glyph:
-        """Returns the glyph of an index; classes change fastest, then faces, then cases."""
+        """Returns the glyph of example `index`; classes change fastest, then faces, then cases."""
         round_, label = divmod(index, len(CLASSES))
         cycle, face = divmod(round_, len(self.faces))
         characters = CLASSES[label]
@@ -117,7 +117,7 @@ class GlyphInput(IndexedInput):
         }
 
     def _changes(self, indices: np.ndarray) -> list[Change]:
-        """Returns how images differ from plain ones, by split and indices, int64 [B]."""
+        """Returns how each image differs from the plain drawing; indices: int64 [B]."""
         key = random.fold(random.root_key(0), random.text_hash(f"glyphs {self.p.split}"))
         drawn = random.uniform(random.fold(key, indices.astype(np.uint32)), 4)
         drawn = self.p.variation * (2.0 * drawn - 1)

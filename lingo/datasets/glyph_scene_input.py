@@ -2,7 +2,7 @@
 
     GlyphSceneInput.params(split="train", size=128, batch_size=32)
 
-Axes: B examples of a batch, H height, W width, N boxes of an image.
+Axes: B examples per batch, H height, W width, N boxes per image.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lingo.ops.image.pixel import draw
 
 _SMALLEST, _LARGEST = 32, 512  # pixels
 _INK_SIZE = 128  # pixels of the drawing that is resized to glyphs of all sizes
-_STRETCH = 0.15  # by how much a glyph is wider or narrower, at most
-_WINDOW = (64, 160)  # sides of the part of a photograph, in pixels; a held-out one has 160 columns
-_TRIES = 10  # places that are tried for a glyph
+_STRETCH = 0.15  # largest share by which a glyph is wider or narrower
+_WINDOW = (64, 160)  # sides of the part of a photograph, in pixels; held-out parts have 160 columns
+_TRIES = 10  # positions that are tried for a glyph
 _VISIBLE = 64  # least ink of a pixel, of 255: rows and columns at the rim with less are cut off
-_NEAR = 0.3  # part of all levels that a glyph may have: the darkest, on dark ground the lightest
+_NEAR = 0.3  # share of levels that a glyph may have: the darkest; on dark ground, the lightest
 _PROBED = 16  # number of examples whose content identifies how they are drawn
 
 
@@ -47,13 +47,13 @@ class GlyphSceneInput(IndexedInput):
     """Letters and digits of several sizes over photographs. `pip install 'lingo-tf[data]'`.
 
     A scene has 1 to `max_boxes` glyphs, each with its own class, typeface, size, width and colour.
-    They do not overlap; a glyph for which no place is found is left out. Held-out scenes have the
-    family Computer Modern, the others DejaVu and STIX, over other parts of the two photographs that
-    come with scikit-learn. A box is the smallest one around all pixels with a quarter of ink or
-    more; nothing is drawn outside it. Scenes are the same for all seeds.
+    Glyphs do not overlap; a glyph for which no position is found is left out. Held-out scenes have
+    the family Computer Modern, training scenes DejaVu and STIX, over other parts of the two
+    photographs that come with scikit-learn. A box is the smallest rectangle around all pixels with
+    a quarter of ink or more; nothing is drawn outside the box. Scenes are the same for all seeds.
 
     Batches: `images`, uint8 [B, H, W, 3]; `boxes`, float32 [B, N, 4], as (top, left, bottom, right)
-    in parts of the image; `box_labels`, int32 [B, N], in 1..num_classes, and 0 for no box.
+    in 0..1 of the image; `box_labels`, int32 [B, N], in 1..num_classes, and 0 for no box.
     """
 
     split: Split = "all"  # train and heldout share neither a family nor a pixel of a photograph
@@ -61,8 +61,8 @@ class GlyphSceneInput(IndexedInput):
     num_scenes: int = 4096  # per epoch
     num_classes: int = 10  # the first of GlyphInput's classes: 10 are the digits, 47 are all
     max_boxes: int = 6  # N
-    min_height: float = 0.12  # of a glyph, as a part of H
-    max_height: float = 0.5  # of a glyph, as a part of H; logarithms of heights are uniform
+    min_height: float = 0.12  # least height of a glyph, as a share of H
+    max_height: float = 0.5  # largest height of a glyph, as a share of H; log(height) is uniform
 
     def check(self) -> None:
         super().check()
@@ -118,9 +118,10 @@ class GlyphSceneInput(IndexedInput):
         return batch
 
     def fingerprint(self) -> dict[str, Any]:
-        """Returns the number of scenes, the bytes of fonts and photographs, and a digest of both.
+        """Returns the number of scenes, the bytes of fonts and photographs, and a digest.
 
-        The digest is also of a few examples: another Pillow may draw them differently.
+        The digest is of fonts, photographs and a few examples, which another Pillow may draw
+        differently.
         """
         contents = [read_font(face) for face in self.faces]
         contents += [photograph.tobytes() for photograph in self._photographs()]
@@ -137,7 +138,7 @@ class GlyphSceneInput(IndexedInput):
         }
 
     def _draws(self, indices: np.ndarray) -> list[_Draws]:
-        """Returns the random numbers of scenes, by split and indices, int64 [B]."""
+        """Returns the random numbers of the split's scenes with these indices, int64 [B]."""
         key = random.fold(random.root_key(0), random.text_hash(f"scenes {self.p.split}"))
         keys, num = random.fold(key, indices.astype(np.uint32)), self.p.max_boxes
         sizes = {"window": [4], "num_glyphs": [], "glyphs": [num, 8], "places": [num, _TRIES, 2]}
@@ -206,13 +207,13 @@ def _resize_ink(ink: Image.Image, *, height: float, stretch: float) -> np.ndarra
 def _find_place(
     shape: tuple[int, ...], places: np.ndarray, boxes: np.ndarray, *, size: int
 ) -> np.ndarray | None:
-    """Returns the first box of a shape, (h, w), that overlaps no other; None if all overlap.
+    """Returns the first box of a shape, (h, w), that overlaps no other box; None if all do.
 
     Args:
-        shape: of the box, in pixels.
-        places: [tries, 2], the places to try, in 0..1 of the possible places along each axis.
+        shape: height and width of the box, in pixels.
+        places: [tries, 2], the positions to try, in 0..1 of the possible range along each axis.
         boxes: [n, 4], the other boxes, in pixels.
-        size: of the image, in pixels.
+        size: height and width of the image, in pixels.
     """
     height, width = shape
     if max(shape) > size:
@@ -229,7 +230,7 @@ def _find_place(
 def _blend(image: np.ndarray, ink: np.ndarray, box: np.ndarray, colour: np.ndarray) -> None:
     """Draws ink [h, w] into a box of an image [H, W, 3] in a colour, [3] in 0..1.
 
-    A colour darkens over a light ground, and becomes lighter over a dark one.
+    The colour is made dark over a light ground, and light over a dark ground.
     """
     top, left, bottom, right = box.tolist()
     ground = image[top:bottom, left:right].astype(np.float64)

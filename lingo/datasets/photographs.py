@@ -19,16 +19,17 @@ from lingo.data.images.image_input import Labelled, LabelledImages
 NAMES = ("china", "flower")
 """The classes: a temple in China, and a flower."""
 
-_SIDE, _STEP = 64, 16  # pixels of an image, and from one to the next
-_HELDOUT = 0.25  # part of a photograph's width, on the right
+_SIDE, _STEP = 64, 16  # pixels: side of an image, and distance to the next image
+_HELDOUT = 0.25  # share of a photograph's width, on the right
 
 
 class Photographs(LabelledImages):
-    """Squares of a photograph of a temple and of one of a flower. `pip install 'lingo-tf[data]'`.
+    """Squares of two photographs, of a temple and of a flower. `pip install 'lingo-tf[data]'`.
 
     Neighbouring squares overlap by three quarters. The squares in the right quarter of a photograph
-    are held out, and share no pixel with the others; `heldout_fraction` changes nothing. As there
-    are only two photographs, a model that tells them apart has learned two places, not two classes.
+    are held out, and share no pixel with the training squares; `heldout_fraction` changes nothing.
+    As there are only two photographs, a model that tells them apart has learned two places, not two
+    classes.
     """
 
     image_shape = (_SIDE, _SIDE, 3)
@@ -41,7 +42,7 @@ class Photographs(LabelledImages):
 
     @functools.cached_property
     def arrays(self) -> Labelled:
-        """The images of this split; their place in the photograph decides it, not a hash."""
+        """The images of this split, which is chosen by position in the photograph, not by hash."""
         return self.read()
 
 
@@ -53,7 +54,7 @@ def read_photograph(name: str) -> np.ndarray:
 
 def photograph_path(name: str) -> str:
     """Returns the path of a photograph's JPEG; raises MissingPackage without scikit-learn."""
-    spec = importlib.util.find_spec("sklearn")  # to import it would take long
+    spec = importlib.util.find_spec("sklearn")  # importing scikit-learn would take long
     if spec is None or spec.origin is None:
         raise MissingPackage(
             "Photographs needs scikit-learn, which is not installed: pip install 'lingo-tf[data]'"
@@ -69,7 +70,7 @@ def cut_split(photograph: np.ndarray, *, split: str) -> np.ndarray:
 
 
 def squares(photograph: np.ndarray, *, split: str) -> np.ndarray:
-    """Returns the squares of a split of a photograph [H, W, C], uint8 [N, 64, 64, C]."""
+    """Returns a photograph's squares that are in a split, uint8 [N, 64, 64, C]."""
     windows = np.lib.stride_tricks.sliding_window_view(
         cut_split(photograph, split=split), (_SIDE, _SIDE), axis=(0, 1)
     )

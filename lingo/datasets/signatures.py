@@ -18,9 +18,9 @@ from lingo.datasets.docstrings import prose, summary
 
 
 class Signatures(PythonPackages, PairSource):
-    """Signatures, and the first paragraphs of their docstrings, which have at least three words.
+    """Pairs of a signature and its docstring's first paragraph, which has at least three words.
 
-    Pairs with equal descriptions are in the same split, because copies of a function under another
+    Pairs with equal descriptions are in the same split, because copies of a function with another
     signature are common.
     """
 
@@ -43,13 +43,13 @@ class Signatures(PythonPackages, PairSource):
 
 
 class FirstParagraphs(Signatures):
-    """From the rest of a docstring, its first paragraph is predicted: a summary.
+    """Pairs for summaries: a docstring without its first paragraph, and this first paragraph.
 
     Both are prose, without examples and fenced code; the rest has at least `min_words` words.
     """
 
-    min_words: int = 12  # of the rest
-    max_bytes: int = 2000  # of the rest; a longer rest keeps its beginning
+    min_words: int = 12  # least number of words after the first paragraph
+    max_bytes: int = 2000  # most bytes after the first paragraph; longer text is cut
 
     def check(self) -> None:
         super().check()

@@ -57,7 +57,7 @@ class Parsed(NamedTuple):
 def parse(code: bytes) -> Parsed | None:
     """Returns the syntax of a file; None if it is not Python in UTF-8."""
     try:
-        text = code.decode("utf-8-sig")  # as text: a coding declaration is ignored
+        text = code.decode("utf-8-sig")  # decoded here, so that a coding declaration is ignored
         with AST_LOCK, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes in other people's strings
             tree = ast.parse(text)
@@ -71,7 +71,7 @@ def parse(code: bytes) -> Parsed | None:
 
 
 def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yields every block of statements in a tree, nested ones included."""
+    """Yields every block of statements in a tree, nested blocks included."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -84,7 +84,7 @@ def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def documented_nodes(tree: ast.Module) -> list[Documented]:
-    """Returns everything with a docstring in a module, in the order of the docstrings."""
+    """Returns the nodes of a module that have a docstring, in the order of the docstrings."""
     owners = [tree, *itertools.chain.from_iterable(blocks(tree))]
     return sorted(documented_among(owners), key=lambda item: item.literal.lineno)
 

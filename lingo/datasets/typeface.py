@@ -32,10 +32,10 @@ FAMILIES = {
     "STIX": ("STIXGeneral", "STIXGeneralBol", "STIXGeneralBolIta", "STIXGeneralItalic"),
     "Computer Modern": ("cmb10", "cmmi10", "cmr10", "cmss10", "cmti10", "cmtt10"),
 }
-"""Faces by family. One project drew the faces of a family, in all widths, weights and slants.
+"""Faces by family; all faces of a family were drawn by the same project.
 
-These are the 22 of 40 faces in matplotlib 3.11 that have all letters and digits. Of the others,
-`cmsy10` and `cmex10` have symbols in the places of letters, `LastResortHE-Regular` has boxes, and
+These are the 22 of 40 faces in matplotlib 3.11 that have all letters and digits. Of the other
+faces, `cmsy10` and `cmex10` have symbols instead of letters, `LastResortHE-Regular` has boxes, and
 the rest have nothing there. `cmmi10` has old-style digits; some hang below the baseline.
 """
 
@@ -69,10 +69,10 @@ def list_faces(split: Split) -> list[str]:
 def open_font(face: str, size: float) -> ImageFont.FreeTypeFont:
     """Returns a face as a font of Pillow, in a size in pixels.
 
-    Raises DataError if its file is not a font, and errors as `read_font`.
+    Raises DataError if the face's file is not a font, and the errors of `read_font`.
     """
     content = io.BytesIO(read_font(face))
-    basic = ImageFont.Layout.BASIC  # it is the same on every machine
+    basic = ImageFont.Layout.BASIC  # this layout is the same on every machine
     try:
         return ImageFont.truetype(content, size, layout_engine=basic)
     except OSError as error:
@@ -84,7 +84,7 @@ def read_font(face: str) -> bytes:
 
     Raises MissingPackage if matplotlib is not installed, DataError if the file cannot be read.
     """
-    spec = importlib.util.find_spec("matplotlib")  # to import it would take long
+    spec = importlib.util.find_spec("matplotlib")  # importing matplotlib would take long
     if spec is None or spec.origin is None:
         raise MissingPackage(
             "glyphs need the fonts of matplotlib, which is not installed:"

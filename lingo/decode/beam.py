@@ -8,9 +8,9 @@
         live = the K best candidates that do not end
         logits, caches = step(tokens of live, caches of the texts that they extend)
 
-At most K of the 2 K candidates end, one for each live text, so K others remain. A candidate that
-ends is ignored unless it is among the first K: with one beam and no length penalty this is greedy
-decoding.
+At most K of the 2 K candidates end, one for each live text, so at least K candidates remain. A
+candidate that ends is ignored unless it is among the first K. So with one beam and no length
+penalty, beam search is greedy decoding.
 
 Axes: B prompts, K beams, S texts per prompt, J candidates or texts, C tokens that every prompt has,
 R further tokens of the longest prompt, at most N new tokens per text, T = R + N steps of the loop,
@@ -108,7 +108,7 @@ class Beam(Decoding):
         return {"tokens": search.complete.tokens, "log_probs": search.complete.log_probs}
 
     def _penalties(self) -> np.ndarray:
-        """Returns the divisors of log-probabilities of 0, 1, ..., N tokens, float32 [N + 1]."""
+        """Returns the divisors of the log-probabilities of 0, ..., N tokens, float32 [N + 1]."""
         lengths = np.arange(self.p.max_tokens + 1)
         return (((5 + lengths) / 6) ** self.p.length_penalty).astype(np.float32)
 
@@ -133,7 +133,7 @@ class Beam(Decoding):
         )
 
     def _max_tokens(self, batch: Mapping[str, tf.Tensor]) -> Any:
-        """Returns the maximal number of new tokens per prompt, int32 [B], or one for all."""
+        """Returns the maximal number of new tokens per prompt, int32 [B], or one number for all."""
         if self.p.max_extra_tokens is None:
             return self.p.max_tokens
         if "source_segments" not in batch:
@@ -148,7 +148,8 @@ class Beam(Decoding):
     def _coverage_scores(self, caches: Caches) -> tf.Tensor | None:
         """Returns the coverage penalty of each live text, float32 [B, K], at most 0.
 
-        None if `coverage_penalty` is 0. Raises ValueError if no layer has a cache `coverage`.
+        Returns None if `coverage_penalty` is 0. Raises ValueError if no layer has a cache
+        `coverage`.
         """
         if not self.p.coverage_penalty:
             return None
@@ -176,13 +177,13 @@ class Beam(Decoding):
         logits: tf.Tensor,
         coverage: tf.Tensor | None,
     ) -> tuple[_Search, tf.Tensor]:
-        """Returns the texts after one more token, and the live text that each extends, [B, K]."""
+        """Returns the search after one more token, and each live text's parent, int32 [B, K]."""
         penalties, num_beams = tf.constant(self._penalties()), self.p.num_beams
         candidates, parents, token = _candidates(plan, index, search.live, logits)
         ends = (token == plan.end_id[:, None]) & (index >= plan.first)[:, None]
         ends |= (index >= plan.last)[:, None]
-        # From 1, as texts of 0 tokens have no score; also, TensorFlow Lite would make a Relu6 of a
-        # clip to 0..6, even for integers.
+        # At least 1, as texts of 0 tokens have no score; also, TensorFlow Lite would make a Relu6
+        # of a clip to 0..6, even for integers.
         length = tf.clip_by_value(index + 1 - plan.first, 1, self.p.max_tokens)
         scores = candidates.value / tf.gather(penalties, length)[:, None]
         if coverage is not None:
@@ -216,10 +217,10 @@ class _Search(NamedTuple):
     is_done: tf.Tensor  # bool [B], whether no live text can become one of the S best any more
 
 
-class _BeamConstants(NamedTuple):
-    """Constants of the loop."""
+class _Plan(NamedTuple):
+    """Constants of the search's loop."""
 
-    prompt_tokens: tf.Tensor  # int32 [T, B], of longer prompts; -1 where the search chooses
+    prompt_tokens: tf.Tensor  # int32 [T, B], forced tokens; -1 where the search chooses
     first: tf.Tensor  # int32 [B], the step of the loop at which each prompt has its first new token
     last: tf.Tensor  # int32 [B], the step at which each prompt has its last new token
     end_id: tf.Tensor  # int32 [B], the token that ends a text
@@ -229,7 +230,7 @@ class _BeamConstants(NamedTuple):
 def _candidates(
     plan: _BeamConstants, index: tf.Tensor, live: _Texts, logits: tf.Tensor
 ) -> tuple[_Texts, tf.Tensor, tf.Tensor]:
-    """Returns the 2 K best texts with one more token, their parents and their last tokens.
+    """Returns the 2 K best texts with one more token, and their parents and last tokens.
 
     A prompt that still has tokens has one candidate, which extends its one live text. The logits,
     float32 [B*K, V], are for the token after each live text. There are J candidates (2 K, or K if V
@@ -263,6 +264,6 @@ def _best(texts: _Texts, num: int) -> tuple[_Texts, tf.Tensor]:
 
 
 def _join_texts(texts: _Texts, others: _Texts, num: int) -> _Texts:
-    """Concatenates texts and the first `num` of others."""
+    """Returns, for each prompt, `texts` followed by the first `num` of `others`."""
     pairs = zip(texts, others, strict=True)
     return _Texts(*(tf.concat([a, b[:, :num]], axis=1) for a, b in pairs))

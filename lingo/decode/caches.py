@@ -1,7 +1,10 @@
-"""A model as a function of its caches, which have a row per prompt, later a row per text.
+"""Steps of a decoder as functions of its caches, such as the keys and values of earlier tokens.
+
+Caches are a dict, path -> tensor [stacked axes, rows, ...], with stacked layers as one tensor. They
+have a row per prompt at first, and later a row per text.
 
 Axes: B prompts, K texts per prompt, B*K rows (a prompt's rows are adjacent), C new positions, V
-vocabulary. The tensors of caches are [stacked axes, rows, ...].
+vocabulary.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from lingo.ops.shape import size_of, sizes_of
 def empty_caches(
     model: Layer, batch: Mapping[str, tf.Tensor], decoding: Decoding
 ) -> dict[str, tf.Tensor]:
-    """Returns {program path: zeros [stacked axes, B, ...]}, with room for prompts and new tokens.
+    """Returns caches {path: zeros [stacked axes, B, ...]} with room for prompts and new tokens.
 
     `batch` comes from `lingo.decode.text.prompt_batch`.
     """
@@ -32,11 +35,11 @@ def empty_caches(
 
 
 def stepper(model: Layer, batch: Mapping[str, tf.Tensor], decoding: Decoding) -> Step:
-    """Returns the step function of a model, for use within the current call, on these prompts.
+    """Returns the step function of a model for these prompts, to use within the current call.
 
     It maps (tokens int32 [rows, C], index int32 scalar, caches) to float32 logits [rows, V] and
-    caches, and passes `inputs` to `next_logits`. A first step may need them: `partial(step,
-    inputs=CallInputs(memory=...))`; later steps read them from the caches.
+    caches, and passes `inputs` to `next_logits`. A first step may need inputs, as in `partial(step,
+    inputs=CallInputs(memory=...))`; later steps read the memory from the caches.
 
     A model without `next_logits`, or whose class redefines `activations` but not `next_logits`,
     recomputes the `activations` of all tokens so far, from (tokens, inputs) to [rows, T, D], and
@@ -69,12 +72,12 @@ def _next_logits(model: Any, tokens: tf.Tensor, index: tf.Tensor, inputs: CallIn
 
 
 def _length(batch: Mapping[str, tf.Tensor], decoding: Decoding) -> Any:
-    """Returns the number of positions: prompts and new tokens, except the last, never read."""
+    """Returns how many positions prompts and new tokens take; the last token takes none."""
     return size_of(batch["prefix"], 1) + size_of(batch["rest"], 1) + decoding.p.max_tokens - 1
 
 
 def repeat_rows(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor, Caches]:
-    """Repeats each row of logits, float32 [B, V], and of caches K times: B*K rows of both."""
+    """Repeats each row of logits, float32 [B, V], and of caches K times, to B*K rows."""
     if num == 1:
         return logits, caches
     return tf.repeat(logits, num, axis=0), {
@@ -86,7 +89,7 @@ def repeat_rows(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor,
 def reorder_rows(caches: Caches, parents: tf.Tensor, *, since: Caches) -> Caches:
     """Replaces each of B*K rows of the caches by row `parents`, int32 [B, K], of the same prompt.
 
-    Tensors that the step did not replace (the same objects as in `since`, the caches before it),
+    Tensors that the step did not replace (the same objects as in `since`, the older caches),
     such as the memory of an encoder, are equal in all rows of a prompt and stay as they are.
     """
 

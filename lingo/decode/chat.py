@@ -132,7 +132,7 @@ class ContinueText(Responder):
 
 
 def _cut_prompt(experiment: Any, turns: Sequence[Turn], *, max_tokens: int) -> tuple[Prompt, int]:
-    """Returns the prompt of as many of the last turns as fit, and their number."""
+    """Returns the prompt of as many of the last turns as fit, and the number of these turns."""
     data = experiment.train_input
     prompt, num_kept = data.prompt(turns[-1].text), 1
     if prompt.is_answered or "tokens" not in (specs := data.specs()):
@@ -163,7 +163,7 @@ def _join(turns: Sequence[Turn]) -> str:
 
 
 class Chat:
-    """A conversation: its `turns` so far, and the last `reply`, None before the first."""
+    """A conversation: its `turns` so far, and the last `reply`, None before the first reply."""
 
     def __init__(self, model: ChatModel, responder: Responder, options: ChatOptions) -> None:
         """Begins without turns; a caller may set `turns`."""
@@ -174,7 +174,7 @@ class Chat:
         self._model, self._responder = model, responder
 
     def say(self, text: str) -> str:
-        """Returns the answer to a text; raises ParamError as `stream`."""
+        """Returns the answer to a text; raises ParamError as `stream` does."""
         return "".join(self.stream(text))
 
     def stream(self, text: str) -> Generator[str, None, None]:
@@ -209,11 +209,11 @@ class Chat:
         self.turns, self.reply = [], None
 
     def set_tools(self, tools: Literal["on", "off"]) -> None:
-        """Lets the model use its tools from the next answer on, or no longer."""
+        """Sets whether the model may use its tools, from the next answer on."""
         self.options = dataclasses.replace(self.options, tools=tools)
 
     def save(self, file: str | Path) -> None:
-        """Writes the turns into a new file of JSONL, a conversation in one line.
+        """Writes the turns into a new JSONL file, as one line.
 
         The line is `{"turns": [{"speaker": "user", "text": "..."}, ...]}`. Raises ParamError if the
         file exists, StorageError if it cannot be written.

@@ -6,9 +6,9 @@
         logits, caches = step(token, index, caches)  # one position of every row
 
 A row is one text of one prompt. Only the last position of a chunk has logits: the tokens after the
-other positions are known. If prompts differ in length, the further tokens of longer ones are
-forced, while shorter ones already choose. The texts of a prompt do not depend on the other prompts
-of its batch.
+other positions are known. If prompts differ in length, the further tokens of longer prompts are
+forced, while shorter prompts already get new tokens. The texts of a prompt do not depend on the
+other prompts of its batch.
 
 Axes: B prompts, S texts per prompt, C tokens that every prompt has, R further tokens of the longest
 prompt, at most N new tokens per text, V vocabulary.
@@ -26,7 +26,7 @@ from lingo.ops import random
 from lingo.ops.shape import size_of
 
 Caches = Mapping[str, Any]
-"""Program path -> [stacked axes, rows, ...] tensor."""
+"""Path -> tensor [stacked axes, rows, ...], with stacked layers as one tensor."""
 
 Step = Callable[[Any, Any, Caches], tuple[Any, Caches]]
 """(tokens int32 [rows, C], index int32 scalar, caches) -> logits after the last of these positions,
@@ -62,8 +62,8 @@ class Decoding(Configurable, interface=True):
             step: computes the next positions from the caches of earlier ones.
             caches: caches of B rows before the first position, as `empty_caches` returns them.
             batch: prompts, as `lingo.decode.text.prompt_batch` returns them.
-            key: scalar key of all random draws.
-            read: the first step, if it differs from `step`, such as one that also fills caches with
+            key: the random key of all draws, a scalar.
+            read: the first step if it is not `step`, such as a step that also fills caches with
                 a memory. None: `step`.
 
         Returns:
@@ -75,7 +75,7 @@ class Decoding(Configurable, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no decode")
 
     def score(self, log_probs: Sequence[float]) -> float:
-        """Returns the score of a text from the log-probability of each new token, its end included.
+        """Returns the score of a text from each new token's log-probability, end token included.
 
         By default this is their sum.
         """
@@ -83,7 +83,7 @@ class Decoding(Configurable, interface=True):
 
 
 def forced_tokens(batch: Mapping[str, tf.Tensor], decoding: Decoding) -> tf.Tensor:
-    """Returns the further tokens of longer prompts, int32 [B, R + N]; -1 where a row chooses."""
+    """Returns prompt tokens from position C on, int32 [B, R + N]; -1 where a token is chosen."""
     rest, num_new = batch["rest"], decoding.p.max_tokens
     is_forced = tf.range(size_of(rest, 1)) < batch["rest_length"][:, None]
     return tf.pad(tf.where(is_forced, rest, -1), [[0, 0], [0, num_new]], constant_values=-1)

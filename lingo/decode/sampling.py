@@ -1,4 +1,4 @@
-"""Sampling: each token is the most likely one, or is drawn among the likely ones.
+"""Sampling: each token is the most likely token, or is drawn among the likely tokens.
 
 The random numbers depend only on the key, the id of the prompt, the index of the sample and the
 position. So a text does not depend on the other texts of its batch.
@@ -98,7 +98,7 @@ class Sampling(Decoding):
         )
         tokens, log_probs = (tf.transpose(array.stack()) for array in arrays)
         tokens = tf.where(tf.range(size) > index, plan.end_id[:, None], tokens)
-        # static if the sizes of the batch are
+        # the shape is static if the sizes of the batch are
         shape = [size_of(batch["rows"], 0), self.p.num_samples, size]
         return {"tokens": tf.reshape(tokens, shape), "log_probs": tf.reshape(log_probs, shape)}
 
@@ -136,14 +136,14 @@ class _NextTokens(NamedTuple):
     """The tokens of one position."""
 
     token: tf.Tensor  # int32 [B*S]
-    log_prob: tf.Tensor  # float32 [B*S], of the token
+    log_prob: tf.Tensor  # float32 [B*S], the token's log-probability
     is_done: tf.Tensor  # bool [B*S], whether the text ends here or before
 
 
 class _LoopConstants(NamedTuple):
     """Constants of the loop, whose step 0 is position C."""
 
-    prompt_tokens: tf.Tensor  # int32 [R + N, B*S], of longer prompts; -1 where a row chooses
+    prompt_tokens: tf.Tensor  # int32 [R + N, B*S], forced tokens; -1 where a row chooses
     uniform: tf.Tensor  # float32 [R + N, B*S], the random numbers of the draws
     last: tf.Tensor  # int32 [B*S], the step of the loop at which each row has its last token
     end_id: tf.Tensor  # int32 [B*S], the token that ends a row
@@ -163,10 +163,10 @@ def nucleus(logits: tf.Tensor, top_p: float) -> tf.Tensor:
 
 
 def draw(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Draws an index, int32 [B*S], by softmax(logits), float32 [B*S, K]; never of probability 0.
+    """Draws an index per row, int32 [B*S], with probabilities softmax(logits), float32 [B*S, K].
 
-    `uniform`, float32 [B*S] in [0, 1), has multiples of 2**-24, so that its product with the sum of
-    the probabilities is below this sum.
+    An index of probability 0 is never drawn. `uniform`, float32 [B*S] in [0, 1), has multiples of
+    2**-24, so that its product with the sum of the probabilities is below this sum.
     """
     sums = tf.cumsum(tf.nn.softmax(logits), axis=-1)
     below = sums <= uniform[:, None] * sums[:, -1:]
@@ -174,5 +174,5 @@ def draw(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
 
 
 def log_prob(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
-    """Returns the log-probability of int32 tokens, float32 [B*S], by logits, [B*S, V]."""
+    """Returns the log-probability, float32 [B*S], of tokens, int32 [B*S]; logits: [B*S, V]."""
     return -tf.nn.sparse_softmax_cross_entropy_with_logits(tokens, logits)

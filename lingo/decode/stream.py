@@ -16,7 +16,7 @@ from lingo.config.lazy import tf
 from lingo.decode.sampling import Sampling
 
 STREAM = "stream"
-"""The name of a batch's array, int32 [B], with the number of the listener to its tokens."""
+"""The name of a batch's array, int32 [B]: the number of the listener that gets its tokens."""
 
 Listener = Callable[[np.ndarray], bool]
 """Takes the next tokens, int32 [B*S], and returns whether decoding stops."""
@@ -25,8 +25,8 @@ Listener = Callable[[np.ndarray], bool]
 class StreamedSampling(Sampling):
     """Draws the texts that `Sampling` draws, and calls Python with each token.
 
-    The program must run operations on the host, which a program that XLA compiles cannot. Several
-    batches may be decoded at once, by the same program.
+    The program must run Python operations on the CPU, which a program that XLA compiles cannot.
+    Several batches may be decoded at once, by the same program.
     """
 
     def setup(self) -> None:
@@ -35,7 +35,7 @@ class StreamedSampling(Sampling):
 
     @contextlib.contextmanager
     def listen(self, listener: Listener) -> Iterator[np.ndarray]:
-        """Yields the array `STREAM` of a batch of one prompt, int32 [1], for this listener."""
+        """Yields the array `STREAM`, int32 [1], of a one-prompt batch for this listener."""
         number = next(self._numbers)
         self._listeners[number] = listener
         try:

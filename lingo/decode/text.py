@@ -27,7 +27,7 @@ class Continuation(NamedTuple):
     itself (temperature 1, all tokens).
     """
 
-    text: str  # without the prompt
+    text: str  # the decoded text, without the prompt
     tokens: list[int]
     log_probs: list[float]
     score: float  # sum of `log_probs`; beam search divides it by the length penalty
@@ -46,7 +46,7 @@ def prompt_batch(
     The first C tokens of all prompts are a separate array, so that C is a static size.
 
     Args:
-        prompts: all with a source or none, all prefixes or none; prefixes have the same length.
+        prompts: all or none have a source; all or none are prefixes, which have the same length.
         rows: id of each prompt, on which its random numbers depend.
         end_id: the token that ends a text.
         source_length: M is at least this number.
@@ -125,7 +125,7 @@ class TextPieces:
         return self.rest(sure + last.rstrip(_PART_OF_CHARACTER))
 
     def rest(self, text: str) -> str:
-        """Returns the part of `text`, which begins with the pieces so far, after these pieces."""
+        """Returns what `text`, which begins with the pieces so far, has after these pieces."""
         begin, self._length = self._length, max(self._length, len(text))
         return text[begin:]
 
@@ -145,7 +145,7 @@ def _continuation(
 
 
 def _text(tokenizer: Tokenizer, prompt: Prompt, ids: np.ndarray) -> str:
-    """Returns the text of ids after a prompt; the text of an id may depend on the ids before."""
+    """Returns the text that ids add to a prompt; an id's text may depend on the ids before."""
     if prompt.is_answered:
         return tokenizer.decode(ids)
     context = prompt.tokens if prompt.source is None else prompt.source
@@ -154,7 +154,7 @@ def _text(tokenizer: Tokenizer, prompt: Prompt, ids: np.ndarray) -> str:
 
 
 def _pad_rows(rows: Sequence[np.ndarray], size: int = 0) -> np.ndarray:
-    """Pads lists of ints with 0 to one array, int32 [B, length of the longest, or `size`]."""
+    """Pads lists of ints with 0 to one array, int32 [B, longest length, at least `size`]."""
     out = np.zeros([len(rows), max(size, *map(len, rows))], np.int32)
     for to, row in zip(out, rows, strict=True):
         to[: len(row)] = row

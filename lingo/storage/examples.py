@@ -66,7 +66,7 @@ def check_suffix(path: Path) -> None:
 def read_examples(path: Path) -> dict[str, np.ndarray]:
     """Returns the arrays of a file, {name: [N, ...]}, in NumPy's types.
 
-    Raises ParamError if it is missing, damaged, or holds something else.
+    Raises ParamError if the file is missing, damaged, or holds something else.
     """
     check_suffix(path)
     try:
@@ -80,7 +80,7 @@ def read_examples(path: Path) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def write_examples(path: Path) -> Iterator[Add]:
-    """Yields a function that adds examples to a new file, which appears, complete, after the body.
+    """Yields a function that adds examples to a new file; the file appears when it is complete.
 
     Only the added batch is in memory. After an error there is no file. The function raises
     ParamError if an archive would get arrays of several shapes; StorageError is raised if the file
@@ -104,7 +104,7 @@ def write_examples(path: Path) -> Iterator[Add]:
 
 
 class _Archive:
-    """An .npz file whose arrays grow; each is in a file without a name until all are complete."""
+    """An .npz file whose arrays grow; each array is in an unnamed file until all are complete."""
 
     def __init__(self, path: Path, parts: contextlib.ExitStack) -> None:
         """`path` is the file to be written; `parts` closes the files of the arrays."""
@@ -144,7 +144,7 @@ class _Archive:
 
 
 def read_archive(file: BinaryIO) -> dict[str, np.ndarray]:
-    """Returns the arrays of an archive, by name; raises one of ARCHIVE_ERRORS for anything else."""
+    """Returns the arrays of an archive, by name; raises one of ARCHIVE_ERRORS if it is damaged."""
     start = file.read(len(_ARCHIVES[0]))
     file.seek(0)
     if start not in _ARCHIVES:

@@ -38,7 +38,7 @@ class StorageError(LingoError):
 
 
 def refuse_address(path: str | Path) -> None:
-    """Raises ParamError for an address such as s3://bucket/run in the place of a path."""
+    """Raises ParamError for an address such as s3://bucket/run instead of a path."""
     if _ADDRESS.match(str(path)):
         raise ParamError(
             f"{str(path)!r:.200} is an address, but lingo reads and writes files of this machine:"
@@ -71,7 +71,7 @@ def describe_os_error(error: Exception) -> str:
 def _free(path: Path) -> str:
     """Returns, in words, the free space of the disk where a path is, or would be."""
     for place in (path, *path.absolute().parents):
-        with contextlib.suppress(OSError):  # it does not exist, or may not be read
+        with contextlib.suppress(OSError):  # the path does not exist, or may not be read
             disk = os.statvfs(place)
             full = ", no inode is free" if disk.f_files and not disk.f_favail else ""
             return f"{disk.f_frsize * disk.f_bavail:,} bytes free{full}"
@@ -96,7 +96,7 @@ def write_bytes(path: Path, data: bytes, *, root: Path | None = None) -> None:
     """Writes a small file atomically: even after a crash it has either the old or the new content.
 
     `root` is as for `open_folder`; a link at the path itself is replaced. Raises StorageError if
-    the file cannot be written; the old one stays.
+    the file cannot be written; the old file stays.
     """
     with open_atomic(path, root=root) as file, explain_write_errors(path):
         file.write(data)
@@ -145,7 +145,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         partial.mkdir()
         try:
             with contextlib.ExitStack() as stack:
-                with contextlib.suppress(OSError):  # without locks, nothing is ever cleared
+                with contextlib.suppress(OSError):  # without locks, leftovers stay for ever
                     stack.enter_context(_locked_folder(partial))
                 yield partial
                 partial.rename(path)
@@ -185,8 +185,8 @@ def clear_leftovers(folder: Path) -> None:
 def append(path: Path, data: bytes, *, start: bytes = b"", root: Path | None = None) -> None:
     """Appends bytes to a file, all of them or none; a new file begins with `start`.
 
-    `root` is as for `open_folder`. Raises StorageError if the file cannot be written; it is then
-    unchanged.
+    `root` is as for `open_folder`. Raises StorageError if the file cannot be written; the file is
+    then unchanged.
     """
     with (
         explain_write_errors(path),
@@ -233,11 +233,11 @@ def open_folder(path: Path, *, root: Path | None = None, make: bool = False) -> 
     """Yields the descriptor of a directory, which serves as `dir_fd` to open names in it.
 
     Args:
-        path: of the directory.
+        path: the path of the directory.
         root: a directory above; no part of the path below it may be a link. None: `path` itself.
         make: whether to make the missing directories below the root.
 
-    Raises OSError, LinkError if a part is a link.
+    Raises OSError, which is a LinkError if a part of the path is a link.
     """
     root = path if root is None else root
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -256,7 +256,7 @@ def open_folder(path: Path, *, root: Path | None = None, make: bool = False) -> 
 def make_folder(path: Path, *, root: Path) -> None:
     """Makes a directory and its parents below `root`.
 
-    Raises OSError, LinkError if one of them is a link.
+    Raises OSError, which is a LinkError if one of these directories is a link.
     """
     with open_folder(path, root=root, make=True):
         pass
@@ -314,8 +314,8 @@ class DirectoryLocked(LingoError):
 class Lock:
     """An exclusive `flock` on a file that names its holder.
 
-    The system releases it when the process ends, however it ends. A forked child would keep the
-    lock, so a child closes it at once.
+    The system releases the lock when the process ends, however that happens. A forked child would
+    keep the lock, so a child closes the file at once.
     """
 
     def __init__(self, path: Path) -> None:
@@ -369,7 +369,7 @@ class Lock:
                 os.close(descriptor)
 
     def _is_of(self, descriptor: int) -> bool:
-        """Returns whether the path is still the open file: its last holder may have removed it."""
+        """Returns whether the path still names the open file, which a holder may have removed."""
         try:
             return os.path.samestat(os.fstat(descriptor), os.lstat(self.path))
         except FileNotFoundError:

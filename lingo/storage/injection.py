@@ -41,7 +41,7 @@ _OF_A_BATCH = ("nan", "garble")
 
 
 class InjectedFault(LingoError):
-    """The error of `raise`, which stands for any failure."""
+    """The error that the action `raise` raises; it stands for any failure."""
 
 
 class _Fault(NamedTuple):

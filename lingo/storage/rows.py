@@ -4,6 +4,7 @@
 
 Rows are appended, and cut when steps are redone. A crash may cut the last line short, and a full
 disk may delay rows; neither damages rows that are written. Lines that are not rows are ignored.
+STATUS has a line such as this:
 
     done (early) at step 200
 """
@@ -31,7 +32,7 @@ State = Literal["running", "done", "done (early)", "stopped", "failed"]
 _STATES = "|".join(map(re.escape, get_args(State)))
 _STATUS = re.compile(rf"({_STATES}) at step (\d{{1,18}})\n", re.ASCII)
 
-_REMEMBERED = 1000  # rows; the writing process writes each at once, so few can be missing
+_REMEMBERED = 1000  # rows; each row is written at once, so few can be missing
 
 _log = logging.getLogger(__name__)
 
@@ -48,10 +49,10 @@ class Rows:
         self.path = path
         self._root, self._enabled = root, enabled
         self._unwritten: list[Row] = []
-        self._last_step: int | None = None  # in the file, as far as this object knows
+        self._last_step: int | None = None  # the file's last step, as far as this object knows
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a row, or merges it into the last row if that has the same step.
+        """Adds a row, or merges it into the last row if the last row has the same step.
 
         A number that is not finite becomes null. Raises StorageError if the row cannot be written
         now; `read` returns it nevertheless, and the next call writes it.
@@ -110,7 +111,7 @@ class Rows:
         rows.cut(last["step"])  # removes a line that was cut short
         for row in self._unwritten:
             is_there = row["step"] == last["step"] and row.items() <= last.items()
-            if row["step"] >= last["step"] and not is_there:  # its evaluation may be missing
+            if row["step"] >= last["step"] and not is_there:  # evaluations may be missing
                 rows.append(row)
 
     def _read_written(self) -> list[Row]:
@@ -176,11 +177,11 @@ class Status(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The text of the file."""
+        """The text of the file STATUS."""
         return f"{self.state} at step {self.step}\n"
 
 
 def parse_status(text: str) -> Status | None:
-    """Returns the status in the text of the file, or None if it has none."""
+    """Returns the status in the text of the file STATUS, or None if the text has no status."""
     match = _STATUS.fullmatch(text)
     return Status(cast(State, match[1]), int(match[2])) if match else None

@@ -1,8 +1,9 @@
 """Sharded and lazily read tensors.
 
-If many devices compute, a process may have only shards of a tensor. It saves a `Shards`: boxes with
-their elements. All processes together save every element once. A `LazyArray` is not in memory: a
-runtime that splits a tensor over devices or machines indexes only the shards that it will hold.
+If many devices compute, a process may have only shards of a tensor. The process saves a `Shards`,
+which has boxes of the tensor and their elements. All processes together save every element once. A
+`LazyArray` is not in memory: a runtime that splits a tensor over devices or machines indexes only
+the shards that it will hold.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Index: TypeAlias = tuple[slice, ...]
 """A slice with step 1 for each axis."""
 
 Read: TypeAlias = Callable[[Sequence[str], Index], Iterable[np.ndarray]]
-"""Takes names of layers' tensors and an index; returns this slice of each, float32, in order."""
+"""Takes names of layers' tensors and an index; yields each tensor's slice in order, float32."""
 
 
 def box(index: Sequence[slice], shape: Sequence[int]) -> Box:
@@ -49,9 +50,9 @@ def box_shape(cut: Box) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """The shards of a tensor that a process has to save: none, some or all."""
+    """The shards of a tensor that a process has to save: no shard, some, or all."""
 
-    shape: tuple[int, ...]  # of the whole tensor
+    shape: tuple[int, ...]  # shape of the whole tensor
     # (index, elements) of each; elements are an array of type `dtype` with the shape of the slices.
     shards: Sequence[tuple[Index, np.ndarray]]
     dtype: str = "float32"
@@ -86,7 +87,7 @@ class Shards:
 
 
 def find_flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
-    """Returns a message about an element that is not in exactly one box; "" if each is in one."""
+    """Returns a message about an element that is not in exactly one box, or "" without one."""
     if math.prod(shape) == 0:
         return ""
     cuts = [
@@ -109,12 +110,12 @@ def find_flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LazyArray:
-    """A float32 tensor of a program: `array[index]` reads a slice, `np.asarray(array)` all."""
+    """A float32 tensor on demand: `array[index]` reads a slice, `np.asarray(array)` all of it."""
 
-    # Names of the layers' tensors that are stacked in it, an object array with the shape of the
+    # Names of the layers' tensors that are stacked here, an object array with the shape of the
     # stacked axes: () for a tensor that is not stacked.
     layer_names: np.ndarray
-    shape: tuple[int, ...]  # of the whole tensor, stacked axes first
+    shape: tuple[int, ...]  # shape of the whole tensor, stacked axes first
     read: Read  # reads or draws slices of the layers' tensors
 
     dtype = np.dtype(np.float32)

@@ -32,7 +32,7 @@ from lingo.ops import random
 from lingo.ops.image.box import Box
 from lingo.ops.image.boxed_image import crop_boxes, flip_boxes, is_mirrored, min_iou_box
 
-_SLACK = 1.0  # pixels by which a box may be outside of its image, where it is cut off
+_SLACK = 1.0  # pixels by which a box may exceed its image; the excess is cut off
 _IMAGE = {"id": int, "file_name": str, "height": int, "width": int}
 _CATEGORY = {"id": int, "name": str}
 _ANNOTATION = {"id": int, "image_id": int, "category_id": int, "bbox": list}
@@ -42,24 +42,24 @@ class CocoInput(IndexedInput):
     """JPEG and PNG images with boxes, as in COCO's instances_*.json, each once per epoch.
 
     An image, or the part of it that `random_crop` chooses, is resized to `size` x `size` without
-    keeping the ratio of its sides; boxes are relative to it. Labels are 1, 2, ... in the order of
-    the categories' ids (`category_ids`). An image without boxes is an example, too.
+    keeping the ratio of its sides. Boxes are relative to what is shown. Labels are 1, 2, ... in the
+    order of the categories' ids (`category_ids`). An image without boxes is an example, too.
 
     Batches: `images`, uint8 [B, size, size, 3]; `boxes`, float32 [B, N, 4]: top, left, bottom,
-    right, in 0..1; `box_labels`, int32 [B, N], 0 for no box; `is_crowd`, bool [B, N]. About the
-    whole image: `areas`, float32 [B, N], in pixels, of the mask if the file has it; `image_ids`,
-    int64 [B]; `image_sizes`, int32 [B, 2], height and width.
+    right, in 0..1; `box_labels`, int32 [B, N], 0 for no box; `is_crowd`, bool [B, N]. Three arrays
+    refer to the whole image: `areas`, float32 [B, N], the pixels of each object's mask (of its box
+    if the file has no area); `image_ids`, int64 [B]; `image_sizes`, int32 [B, 2], height and width.
     """
 
-    annotations: FilePath  # such as instances_train2017.json
+    annotations: FilePath  # a JSON file such as instances_train2017.json
     folder: FilePath  # has the images
     num_classes: int  # opening data with another number of categories is an error
     size: int = 300  # H and W, in pixels
-    max_boxes: int = 100  # N; more in an image are an error
-    random_crop: bool = False  # for training: a part that has objects, as `min_iou_crop` cuts it
+    max_boxes: int = 100  # N; an image with more boxes is an error
+    random_crop: bool = False  # for training: crop to a part with objects (see `min_iou_crop`)
     flip_rate: float = 0.0  # probability that an image is mirrored
     skips_empty: bool = False  # whether images without a box are left out
-    max_pixels: Operational[int] = MAX_PIXELS  # of an image, and of all being decoded at once
+    max_pixels: Operational[int] = MAX_PIXELS  # per image, and for all being decoded at once
 
     thread_safe = True
 
@@ -83,20 +83,20 @@ class CocoInput(IndexedInput):
         return {"num_classes": self.p.num_classes, "image_shape": shape}
 
     def prepare(self, *, progress: Progress | None = None) -> None:
-        """Reads the annotations, and looks for all images; raises DataError if one is missing."""
+        """Reads the annotations, and looks for all images; raises DataError if any is missing."""
         del progress
         self._opened()
 
     @property
     def category_ids(self) -> list[int]:
-        """The file's category ids of labels 1..K, [K], as `coco_detections` takes them."""
+        """The file's category id of each label 1..K, [K], for `coco_detections`."""
         return self._annotations.category_ids
 
     def num_examples(self) -> int:
         return len(self._annotations.file_names)
 
     def read(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of examples by number, int64 [B], as the class lists them."""
+        """Returns the arrays that `CocoInput` lists, for examples with these numbers, int64 [B]."""
         root = random.fold(random.root_key(self.p.seed), random.text_hash("view"))
         keys = zip(*random.fold(random.fold(root, numbers >> 32), numbers), strict=True)
         indices = self._order().indices(numbers).tolist()
@@ -182,7 +182,7 @@ class CocoInput(IndexedInput):
     def _write_boxes(self, index: int, key: random.Key, example: dict[str, np.ndarray]) -> Window:
         """Writes an image's boxes into the arrays of an example; returns the window that is seen.
 
-        Boxes that are not seen are absent: label 0, and zeros.
+        A box that is not seen gets label 0, and zeros.
         """
         annotations = self._annotations
         own = slice(*annotations.starts[index : index + 2])
@@ -241,8 +241,8 @@ class Annotations(NamedTuple):
     boxes: np.ndarray  # float32 [T, 4]: top, left, bottom, right, in 0..1 of the image
     labels: np.ndarray  # int32 [T], 1..K
     is_crowd: np.ndarray  # bool [T]
-    areas: np.ndarray  # float32 [T], in pixels, of the mask if the file has it
-    category_ids: list[int]  # [K], the id of each label in the file
+    areas: np.ndarray  # float32 [T], pixels of the mask; of the box if the file has no area
+    category_ids: list[int]  # [K], the file's category id for each label
     class_names: list[str]  # [K]
     num_empty: int  # boxes that are left out, because they have no area
 
@@ -267,15 +267,15 @@ class _Truth(NamedTuple):
 
 
 def read_annotations(path: str, num_classes: int) -> Annotations:
-    """Reads a file of COCO's; labels 1..K are the places of the categories' ids in sorted order.
+    """Reads a file in COCO's layout; labels 1..K number the categories by ascending id.
 
-    A box that is outside of its image by at most a pixel is cut off at the rim, and a box without
-    area is left out and counted.
+    A box that exceeds its image by at most a pixel is cut off at the rim. A box without area is
+    left out and counted.
 
     Raises:
-        DataError: if the file cannot be read, is not of this layout, or has other than
-            `num_classes` categories; for an annotation of an unknown image or category, or of a box
-            outside of its image; for two images of one id.
+        DataError: if the file cannot be read, has another layout, or does not have `num_classes`
+            categories; if an annotation has an unknown image or category, or a box outside of its
+            image; if two images have the same id.
     """
     content = _read_json(path)
     categories = sorted(_records(content, "categories", _CATEGORY, path), key=lambda c: c["id"])
@@ -326,7 +326,7 @@ def _read_json(path: str) -> Mapping[str, Any]:
     with open_file(path) as file:
         try:
             content = json.load(file)
-        except ValueError as error:  # of JSON, or of UTF-8
+        except ValueError as error:  # an error of JSON, or of UTF-8
             raise DataError(f"{path} is not JSON: {error}.") from None
     if not isinstance(content, dict):
         raise DataError(f"{path} is not an object of JSON with images, annotations and categories.")
@@ -336,7 +336,7 @@ def _read_json(path: str) -> Mapping[str, Any]:
 def _records(
     content: Mapping[str, Any], name: str, fields: Mapping[str, type], path: str
 ) -> list[dict[str, Any]]:
-    """Returns a list of the file; raises DataError unless each entry has the typed `fields`."""
+    """Returns the file's list `name`; raises DataError unless each entry has the typed `fields`."""
     records = content.get(name)
     if not isinstance(records, list):
         raise DataError(f"{path} has no list {name!r}: it is not of COCO's layout of instances.")

@@ -26,10 +26,10 @@ Channels = Literal[1, 3]
 """Grey, or red, green and blue."""
 
 _END = b"\xff\xd9"  # the last bytes of a JPEG
-_MISSING_LEVEL = 128  # of all colours, where the data of a JPEG ended early
+_MISSING_LEVEL = 128  # value of all colours where the data of a JPEG ended early
 _MORE_DATA = bytes(range(1, 251)) * 8  # bytes that a JPEG may have in its pixels
-_DIVISORS = (1, 2, 4, 8)  # by which the decoder of a JPEG can divide the size
-_LARGE_PIXELS = 1 << 22  # a larger PNG is shrunk in bands, with less memory
+_DIVISORS = (1, 2, 4, 8)  # numbers by which a JPEG decoder can divide the size
+_LARGE_PIXELS = 1 << 22  # a larger PNG is shrunk in bands of rows, to save memory
 _BAND_PIXELS = 1 << 20
 
 
@@ -37,9 +37,9 @@ class Part(NamedTuple):
     """A part of an image that is to be decoded."""
 
     data: bytes  # JPEG or PNG
-    box: Box  # of the image as it is stored
+    box: Box  # in the image as it is stored
     turn: Turn  # turns it to the upright, perhaps mirrored, part that is seen
-    whole_pixels: int  # of the image, if its decoder holds them all; else 0
+    whole_pixels: int  # pixels of the whole image if its decoder holds them all; else 0
 
 
 def part_of(data: bytes, header: Header, window: Window) -> Part:
@@ -68,7 +68,7 @@ class PixelBudget:
 
     @contextlib.contextmanager
     def take(self, pixels: int) -> Iterator[None]:
-        """Waits until the pixels fit into the budget, or no others are in use; then holds them."""
+        """Waits until the pixels fit into the budget or none are in use, then takes them."""
         with self._changed:
             self._changed.wait_for(lambda: not self._used or self._used + pixels <= self.max_pixels)
             self._used += pixels
@@ -85,14 +85,15 @@ def decode_into(images: np.ndarray, parts: Sequence[Part], budget: PixelBudget) 
 
     If a part has at least twice the pixels that are needed, along each side, its size is first
     divided by 2, 4 or 8 (by the decoder for a JPEG): a pixel is then the mean of a square. The rest
-    of the resizing is bilinear, with half-pixel centers. Grey becomes equal channels, and colour
-    becomes grey, as asked for; CMYK becomes RGB; 16 bits become 8; alpha is dropped. JPEG stores
-    colour at half the resolution, so colours at the rim of a part may differ from the whole image.
+    of the resizing is bilinear, with half-pixel centers. C decides whether grey becomes three equal
+    channels, or colour becomes grey. CMYK becomes RGB, 16 bits become 8, and alpha is dropped. JPEG
+    stores colour at half the resolution, so colours at the rim of a part may differ from those of
+    the whole image.
 
     Args:
         images: uint8 [B, H, W, C], H = W, the output.
         parts: [B], of images whose headers were read.
-        budget: the pixels that may be decoded at once; threads share one.
+        budget: the pixels that may be decoded at once; all threads share one budget.
 
     Raises:
         BrokenImage: if an image cannot be decoded.
@@ -152,10 +153,10 @@ def _tensorflow_errors() -> Iterator[None]:
 
 
 class _Form(NamedTuple):
-    """What a program decodes."""
+    """The kind of image parts that one compiled program decodes."""
 
     is_jpeg: bool
-    divisor: int  # of the size
+    divisor: int  # divides height and width while decoding
 
 
 def _form(part: Part, size: int) -> _Form:
@@ -170,12 +171,12 @@ def _held_pixels(part: Part, form: _Form) -> int:
 
 
 def _held_at_a_time(pixels: Sequence[int]) -> int:
-    """Returns how many pixels a program holds at once: it decodes one image per processor."""
+    """Returns how many pixels a program holds at once, as it decodes one image per processor."""
     return sum(heapq.nlargest(os.cpu_count() or 1, pixels))
 
 
 def _batches(rows: list[int], pixels: Sequence[int], max_pixels: int) -> Iterator[list[int]]:
-    """Yields rows in groups that are decoded together; a large image is alone."""
+    """Yields groups of row indices that are decoded together; a large image is a group alone."""
     small = [row for row in rows if pixels[row] <= _LARGE_PIXELS]
     yield from ([row] for row in rows if pixels[row] > _LARGE_PIXELS)
     if _held_at_a_time([pixels[row] for row in small]) <= max_pixels:
@@ -189,7 +190,7 @@ def _batches(rows: list[int], pixels: Sequence[int], max_pixels: int) -> Iterato
 def _decode_together(
     parts: Sequence[Part], form: _Form, size: int, channels: Channels
 ) -> memoryview:
-    """Decodes parts of one form by their program; returns uint8 [B, H, W, C]."""
+    """Decodes parts of the same form by one program; returns uint8 [B, H, W, C]."""
     data = tf.constant([part.data for part in parts])
     boxes = np.array([part.box for part in parts], np.int32)
     mirrored = np.array([_is_mirrored(part.turn) for part in parts])
@@ -198,7 +199,7 @@ def _decode_together(
 
 
 def _decode_large_png(part: Part, divisor: int, size: int, channels: Channels) -> np.ndarray:
-    """Decodes a part of a PNG as the program does, in less memory; returns uint8 [1, H, W, C]."""
+    """Decodes part of a PNG as `_program` does, in less memory; returns uint8 [1, H, W, C]."""
     with tf.device("CPU:0"):
         whole: Any = tf.io.decode_png(part.data, channels=channels)
         seen = np.asarray(memoryview(whole))[part.box.slices]
@@ -217,7 +218,8 @@ def _decode_large_png(part: Part, divisor: int, size: int, channels: Channels) -
 def _program(form: _Form, size: int, channels: Channels) -> Callable[..., tf.Tensor]:
     """Returns the program that decodes parts of one form and mirrors some of them.
 
-    It takes bytes [B], boxes int32 [B, 4] and bool [B], and returns uint8 [B, H, W, C].
+    The program takes encoded images (bytes [B]), boxes (int32 [B, 4]) and whether to mirror each
+    image (bool [B]), and returns uint8 [B, H, W, C].
     """
 
     def decode_one(data: tf.Tensor, box: tf.Tensor, is_mirrored: tf.Tensor) -> tf.Tensor:
@@ -269,7 +271,7 @@ def _mean_of_squares(image: tf.Tensor, side: int) -> tf.Tensor:
 
 
 def _turn(image: np.ndarray, turn: Turn) -> None:
-    """Turns a square image [H, W, C] in place; the program may have mirrored it already."""
+    """Turns a square image [H, W, C] in place, except for what `_program` has mirrored."""
     if turn.is_transposed:
         step = -1 if turn.reverses_columns else 1
         image[:] = image.transpose(1, 0, 2)[:, ::step].copy()
@@ -278,5 +280,5 @@ def _turn(image: np.ndarray, turn: Turn) -> None:
 
 
 def _is_mirrored(turn: Turn) -> bool:
-    """Returns whether the program mirrors an image; NumPy would take ten times as long."""
+    """Returns whether `_program` mirrors an image; NumPy would take ten times as long."""
     return turn.reverses_columns and not turn.is_transposed

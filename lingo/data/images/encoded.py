@@ -1,7 +1,7 @@
 """Sources of encoded images: JPEG or PNG, each with the label of its class.
 
-A document of such a source is a label, then the bytes of the image. So images share the index, the
-split, the fingerprint and the treatment of damaged records with texts.
+A document of such a source is a label, then the bytes of the image. So images use the same index,
+split, fingerprint and treatment of damaged records as texts.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from lingo.data.index import Index, Progress, open_index
 from lingo.data.record_source import CorruptRecord, DecodedRecords
 
 _LABEL = struct.Struct("<i")
-_FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
-_CLASSES_BYTES = 1 << 26  # the most that a file of classes may have
+_FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # how JPEG and PNG files begin
+_CLASSES_BYTES = 1 << 26  # the largest size of a file of class names
 
 
 class EncodedImage(NamedTuple):
@@ -48,7 +48,7 @@ class EncodedImages(DecodedRecords, interface=True):
     def class_names(self) -> list[str]:
         """Returns the names of the classes by label, [num_classes]; [] if the data has none.
 
-        Raises DataError if they cannot be read, or their number is not `num_classes`.
+        Raises DataError if the names cannot be read, or there are not `num_classes` names.
         """
         raise NotImplementedError(f"{type(self).__name__} has no class_names")
 
@@ -56,7 +56,7 @@ class EncodedImages(DecodedRecords, interface=True):
         return blocks(read, _LABEL.size, size)
 
     def to_document(self, image: EncodedImage, where: str) -> bytes:
-        """Returns a document; raises CorruptRecord if the label or the first bytes are wrong."""
+        """Packs an image and its label into a document; raises CorruptRecord if either is wrong."""
         label, data = image
         if not 0 <= label < self.p.num_classes:
             raise CorruptRecord(

@@ -23,12 +23,12 @@ _ERRORS = (
     EOFError,
     struct.error,
     zlib.error,
-)  # of Pillow, about damaged images
-_SEGMENT = struct.Struct(">xBHxHH")  # of a JPEG: marker, length; height and width of a frame
+)  # Pillow's errors for damaged images
+_SEGMENT = struct.Struct(">xBHxHH")  # in a JPEG: marker, length; height and width of a frame
 _FRAMES = (0xC0, 0xC2)  # markers of the usual encodings: baseline and progressive
 _SKIPPED = {0xC4, 0xDB, 0xDD, 0xE0, *range(0xE2, 0xF0), 0xFE}  # tables, comments, but not EXIF
 _EXIF = 0xE1  # the marker of a segment that may say how the image is turned
-_PNG_SIZE = struct.Struct(">8s4x4sII")  # of a PNG: first bytes, IHDR, width, height
+_PNG_SIZE = struct.Struct(">8s4x4sII")  # start of a PNG: magic bytes, IHDR, width, height
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 MAX_PIXELS = 1 << 26
@@ -38,16 +38,16 @@ MAX_BYTES = 1 << 27
 """The most bytes of an encoded image."""
 
 SCAN = 0xDA
-"""The marker of the pixels of a JPEG."""
+"""The marker before a JPEG's pixels (start of scan)."""
 
 # Bounds that no sound image exceeds, so that a small file cannot cost hours.
-_SURPLUS_BYTES = 1 << 24  # of comments, profiles and thumbnails, in addition to 8 for each pixel
-_HEADER_BYTES = 1 << 23  # before the pixels of a PNG
-_SEGMENTS = 10_000  # before the pixels of a JPEG
+_SURPLUS_BYTES = 1 << 24  # for comments, profiles and thumbnails, beyond 8 bytes per pixel
+_HEADER_BYTES = 1 << 23  # the most bytes before the pixels of a PNG
+_SEGMENTS = 10_000  # the most segments before the pixels of a JPEG
 _JPEG_PIXELS_PER_BYTE = 512  # a block of 64 pixels has at least a bit
-_PNG_PIXELS_PER_BYTE = 8 * 1032  # a bit each, and deflate packs 1032 bytes into one
-_SCANS = 64  # of a JPEG; each of them may change all pixels
-_SCANNED_PIXELS = 1 << 32  # in all scans, if there are more than _SCANS
+_PNG_PIXELS_PER_BYTE = 8 * 1032  # 1 bit per pixel; deflate packs at most 1032 bytes into one
+_SCANS = 64  # scans of a JPEG; each scan may change all pixels
+_SCANNED_PIXELS = 1 << 32  # pixels times scans, if there are more scans than _SCANS
 
 
 class BrokenImage(ValueError):
@@ -62,7 +62,7 @@ class Turn(NamedTuple):
     reverses_columns: bool = False
 
 
-_TURNS = {  # by EXIF orientation
+_TURNS = {  # EXIF orientation -> turn
     1: Turn(),
     2: Turn(reverses_columns=True),
     3: Turn(reverses_rows=True, reverses_columns=True),
@@ -77,7 +77,7 @@ _TURNS = {  # by EXIF orientation
 class Header(NamedTuple):
     """The size and orientation of an image, from its first bytes."""
 
-    height: int  # of the image as it is stored
+    height: int  # height of the image as it is stored
     width: int
     turn: Turn
     decodes_whole: bool = True  # whether decoding a part needs memory for all pixels
@@ -93,8 +93,8 @@ class Header(NamedTuple):
 def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Header:
     """Returns the header of a JPEG or PNG.
 
-    Raises BrokenImage if it is neither, has more pixels than `max_pixels`, or its bytes are too few
-    or too many for its pixels.
+    Raises BrokenImage if the data is neither, has more pixels than `max_pixels`, or has too few or
+    too many bytes for its pixels.
     """
     frame = _png_frame(data) if data.startswith(_PNG) else _jpeg_frame(data)
     if frame is not None:
@@ -118,14 +118,14 @@ class _Frame(NamedTuple):
 
     height: int
     width: int
-    is_plain: bool = False  # whether it is upright
-    decodes_whole: bool = True  # as in `Header`
+    is_plain: bool = False  # whether the image is known to be upright
+    decodes_whole: bool = True  # whether decoding a part needs memory for all pixels
 
 
 def _jpeg_frame(data: bytes) -> _Frame | None:
-    """Returns the frame of an ordinary JPEG, in a tenth of Pillow's time; None for others.
+    """Returns the frame of an ordinary JPEG, in a tenth of Pillow's time; None for any other JPEG.
 
-    Others have a rare encoding, or damage: Pillow reads them.
+    A JPEG with a rare encoding or damage is left to Pillow.
     """
     is_plain = True
     for marker, at in segments(data):
@@ -188,7 +188,7 @@ def open_image(data: bytes) -> Image.Image:
     kind = PngImageFile if data.startswith(_PNG) else JpegImageFile
     try:
         return kind(io.BytesIO(data))  # Image.open would warn of a size that `max_pixels` allows
-    except _ERRORS as error:  # its message is for programmers
+    except _ERRORS as error:  # Pillow's message is for programmers
         raise BrokenImage("its header is cut off or damaged") from error
 
 

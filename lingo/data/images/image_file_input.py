@@ -30,7 +30,7 @@ from lingo.data.index import Index, Progress
 from lingo.ops import random
 
 _GROUP = 256  # encoded images that a thread has in memory at once
-_GROUP_BYTES = MAX_BYTES  # bytes of these images
+_GROUP_BYTES = MAX_BYTES  # the most bytes of encoded images in memory at once
 
 
 class ImageFileInput(IndexedInput):
@@ -48,7 +48,7 @@ class ImageFileInput(IndexedInput):
     channels: Channels = 3  # 3: colours; 1: grey
     view: View = CentralView  # the part of an image that is seen; RandomView for training
     cache: Operational[bool] = False  # keep decoded images in memory; the view must be fixed
-    max_pixels: Operational[int] = MAX_PIXELS  # of an image, and of all being decoded at once
+    max_pixels: Operational[int] = MAX_PIXELS  # per image, and for all being decoded at once
 
     thread_safe = True
 
@@ -124,7 +124,7 @@ class ImageFileInput(IndexedInput):
         return describe_copies(self.index.files) + left_out + (kept if self.p.cache else [])
 
     def _keys(self, numbers: np.ndarray) -> random.Key:
-        """Returns the examples' random keys for views, words [B]; numbers: int64 [B]."""
+        """Returns the random keys, one per example, that choose views; numbers: int64 [B]."""
         root = random.fold(random.root_key(self.p.seed), random.text_hash("view"))
         return random.fold(random.fold(root, numbers >> 32), numbers)
 
@@ -135,9 +135,9 @@ class ImageFileInput(IndexedInput):
         return {"images": np.empty(shape, np.uint8), "labels": np.empty(num, np.int32)}
 
     def _decode(self, documents: np.ndarray, keys: random.Key) -> dict[str, np.ndarray]:
-        """Returns images and labels of documents, int64 [B]; keys, words [B], choose the views.
+        """Returns images and labels of documents, int64 [B]; a key per document chooses its view.
 
-        One thread reads at a time, while others decode.
+        One thread reads at a time, while other threads decode.
         """
         arrays = self._empty(len(documents))
         for group in _groups(self.index.size[documents]):
@@ -152,7 +152,7 @@ class ImageFileInput(IndexedInput):
     def _parts(
         self, documents: np.ndarray, encoded: list[EncodedImage], keys: random.Key
     ) -> list[Part]:
-        """Returns the seen parts of documents' images, [B]; keys, words [B], choose the parts."""
+        """Returns the part of each document's image that is seen, [B]; `keys` choose the parts."""
         headers = [self._header(*pair) for pair in zip(documents.tolist(), encoded, strict=True)]
         windows = self.view.windows([header.upright_size for header in headers], keys)
         fields = zip(encoded, headers, windows, strict=True)

@@ -16,12 +16,12 @@ _EXTENSIONS = (".jpg", ".jpeg", ".png")
 class ImageFolder(EncodedImages):
     """JPEG and PNG files; a class has its files in a folder of its name, at any depth.
 
-    A label is the place of a folder's name in sorted order, or in the file `classes`. Hidden files
+    A label is the index of a folder's name in sorted order, or in the file `classes`. Hidden files
     and folders are ignored; any other file is an error, and so is a folder that `classes` lacks.
     """
 
     folder: FilePath  # has the folders of the classes
-    classes: FilePath | None = None  # names by label, one a line; None: the folders, sorted
+    classes: FilePath | None = None  # class names by label, one per line; None: sorted folders
 
     def check(self) -> None:
         super().check()
@@ -75,9 +75,9 @@ class ImageFolder(EncodedImages):
 
 
 def class_folders(root: str) -> list[str]:
-    """Returns the names of the folders in a folder, sorted, without hidden ones.
+    """Returns the sorted names of the folders directly in `root`, without hidden folders.
 
-    Raises DataError if it cannot be listed, has no folder, or has an image outside of them.
+    Raises DataError if `root` cannot be listed, has no folder, or has an image outside of folders.
     """
     found = [entry for entry in entries(root) if not entry.name.startswith(".")]
     names = sorted(entry.name for entry in found if entry.is_dir())

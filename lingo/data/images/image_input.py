@@ -30,7 +30,7 @@ class Labelled(NamedTuple):
 
 
 class LabelledImages(Splittable, interface=True):
-    """Images with one class each, in one fixed order. A subclass reads them (`read`)."""
+    """Images with one class each, in one fixed order; a subclass defines `read`."""
 
     heldout_fraction: float = 0.2  # share that is held out, chosen by a hash of the image
 
@@ -111,7 +111,7 @@ class ImageInput(Input):
         return len(self.source.arrays.labels)
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where images come from, [B]: "2:17" is image 17 of the source, in pass 2."""
+        """Returns the origin of each image, [B]: "2:17" is image 17 of the source, in pass 2."""
         epochs, indices = numbers // self.num_examples(), self._order.indices(numbers)
         return [f"{e}:{i}" for e, i in zip(epochs.tolist(), indices.tolist(), strict=True)]
 
@@ -125,7 +125,7 @@ class ImageInput(Input):
 
 
 def _nearest(small: int, large: int) -> np.ndarray:
-    """Returns which of `small` pixels is at each place of `large`, int64 [large].
+    """Returns which of `small` pixels is repeated for each of `large` pixels, int64 [large].
 
     >>> _nearest(2, 5)
     array([0, 0, 0, 1, 1])

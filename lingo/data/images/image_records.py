@@ -36,10 +36,10 @@ IMAGE, LABEL = "image/encoded", "image/class/label"
 CLASSES = "classes.txt"
 """The file with the names of the classes, in the folder of the shards."""
 
-_FIRST_LABEL = 1  # as ImageNet's
-_QUALITY = 95  # of a JPEG that is encoded anew
-_MOST_PIXELS = 178_956_970  # of an image: 716 MB in Pillow
-_AT_A_TIME = 64  # images in memory
+_FIRST_LABEL = 1  # the number of the first class in ImageNet's records
+_QUALITY = 95  # quality of a JPEG that is encoded anew
+_MOST_PIXELS = 178_956_970  # the most pixels of an image; they take 716 MB in Pillow
+_AT_A_TIME = 64  # number of images in memory at once
 _THREADS = 2
 
 
@@ -49,7 +49,7 @@ class ImageRecords(encoded.EncodedImages, MatchingFiles):
     feature: str = IMAGE  # the name of the feature with the bytes of a JPEG or PNG
     label_feature: str = LABEL  # the name of the feature with the number of the class
     first_label: int = 1  # the number of the first class in the records; its label is 0
-    classes: FilePath | None = None  # names by label, one a line; None: the classes have no names
+    classes: FilePath | None = None  # class names by label, one per line; None: no names
 
     checksums: ClassVar[bool] = True
 
@@ -134,15 +134,15 @@ def write_records(
 ) -> int:
     """Writes images as shards of TFRecord files into a new folder, shuffled.
 
-    The order is the same each time. Each image is decoded once, so that a damaged one is found now.
+    The order is the same each time. Each image is decoded once, so that damage is found now.
     The folder gets the names of the classes, too, and appears only when it is complete.
 
     Args:
         source: the images.
         folder: the new folder; its name is the first part of the shards' names.
         num_shards: how many files there are.
-        size: length of the shorter side, in pixels, to which larger images are shrunk; these are
-            turned as their EXIF orientation says. None: images are copied as they are.
+        size: length of the shorter side, in pixels, to which larger images are shrunk. Shrunk
+            images are also turned as their EXIF orientation says. None: images are copied as is.
         progress: called with the number of images written, and the number of all images.
 
     Returns:
@@ -151,7 +151,7 @@ def write_records(
     Raises:
         DataError: for an image that cannot be decoded.
         ParamError: if the folder exists.
-        StorageError: if it cannot be written.
+        StorageError: if the folder cannot be written.
     """
     index, names = encoded.open_images(source), source.class_names()
     total, done = len(index.size), 0
@@ -219,7 +219,7 @@ def _strings(value: bytes) -> tf.train.Feature:
 
 
 def _shrink(data: bytes, size: int | None, budget: PixelBudget) -> tuple[bytes, str]:
-    """Returns an image whose shorter side is `size` at most, and its format, JPEG or PNG.
+    """Returns a pair: the encoded image, its shorter side at most `size`, and "JPEG" or "PNG".
 
     Raises BrokenImage if it cannot be decoded.
     """

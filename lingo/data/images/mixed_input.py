@@ -24,13 +24,13 @@ from lingo.ops.image.mixing import LabelledBatch, cutmix, mixup
 class MixedInput(DerivedInput):
     """Another input's images, each mixed with the next one, for training.
 
-    Example n is mixed with example n + 1 in the endless order of the other input, as augmented
-    there. So an example does not depend on how a batch is split or where a run resumes; for B
-    consecutive examples, B + 1 are read. A random number per example decides whether it is mixed by
-    MixUp (Zhang et al. 2018), by CutMix (Yun et al. 2019) or not at all. Levels of uint8 images are
-    rounded to the nearest one. A single pass (`repeat=False`) is for evaluation: nothing is mixed.
+    Example n is mixed with example n + 1 of the other input's endless order, both as that input
+    augments them. So an example does not depend on how a batch is split or where a run resumes; for
+    B consecutive examples, B + 1 are read. A random number per example decides whether it is mixed
+    by MixUp (Zhang et al. 2018), by CutMix (Yun et al. 2019) or not at all. Mixed uint8 images are
+    rounded to whole levels. A single pass (`repeat=False`) is for evaluation: nothing is mixed.
 
-    The other input is built with this one's `batch_size`, `seed` and `repeat`.
+    The other input is built with the `batch_size`, `seed` and `repeat` of the MixedInput.
 
     Batches: as in the other input, but its `labels`, int [B], become shares of the classes,
     float32 [B, K].
@@ -108,13 +108,13 @@ class MixedInput(DerivedInput):
         return self.input.code_line()
 
     def _select(self, keys: random.Key) -> tuple[np.ndarray, np.ndarray]:
-        """Returns which examples MixUp mixes, and which CutMix, bool [B]; keys have words [B]."""
+        """Returns whether MixUp mixes each example, bool [B], and whether CutMix does, bool [B]."""
         choice, p = random.uniform(random.fold(keys, random.text_hash("choice"))), self.p
         by_mixup = p.repeat & (choice < p.mixup_rate)
         return by_mixup, p.repeat & ~by_mixup & (choice < p.mixup_rate + p.cutmix_rate)
 
     def _shares(self, labels: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Returns the shares of classes, float32 [B, K], of examples by number, int64 [B]."""
+        """Returns one-hot labels, float32 [B, K], of labels, int [B]; errors name the example."""
         is_wrong = (labels < 0) | (labels >= self._num_classes)
         if is_wrong.any():
             (where,) = self.origins(numbers[is_wrong][:1])
@@ -132,11 +132,11 @@ class MixedInput(DerivedInput):
             raise ParamError(f"input: {error}") from None
 
     def _keys(self, numbers: np.ndarray) -> random.Key:
-        """Returns the random keys of examples, uint32 words [B]; numbers: int64 [B]."""
+        """Returns random keys, two uint32 [B], for the examples with some numbers, int64 [B]."""
         root = random.fold(random.root_key(self.p.seed), random.text_hash("mixed"))
         return random.fold(random.fold(root, numbers >> 32), numbers)
 
 
 def _take(batch: LabelledBatch, places: np.ndarray) -> LabelledBatch:
-    """Returns copies of the examples at some places, int [B]."""
+    """Returns copies of the examples at some indices, int [B]."""
     return LabelledBatch(batch.images[places], batch.labels[places])

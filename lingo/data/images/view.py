@@ -18,7 +18,7 @@ from lingo.ops.image.pixel import draw
 class Window(NamedTuple):
     """A part of an image, which is resized to the size of the batch's images."""
 
-    box: Box  # in pixels of the whole image
+    box: Box  # the part, in pixels of the whole image
     is_mirrored: bool = False  # left to right
 
 
@@ -29,12 +29,12 @@ class View(Configurable, interface=True):
     """Whether a window depends on the image's size alone, not on the key."""
 
     def windows(self, sizes: Sequence[tuple[int, int]], keys: random.Key) -> list[Window]:
-        """Returns the windows of several images, by their sizes [B] and keys, words [B]."""
+        """Returns the windows of B images with `sizes`, (height, width); the keys draw them."""
         words = zip(*keys, strict=True)
         return [self.window(size, random.Key(*k)) for size, k in zip(sizes, words, strict=True)]
 
     def window(self, size: tuple[int, int], key: random.Key) -> Window:
-        """Returns the part of an image of `size`, (height, width); the example's key draws it."""
+        """Returns the part of an image of `size`, (height, width); the random key draws it."""
         raise NotImplementedError(f"{type(self).__name__} has no window")
 
 
@@ -44,10 +44,10 @@ class RandomView(View):
     For the same key, `lingo.ops.image.inception_crop` and `flip` give the same part.
     """
 
-    min_area: float = 0.08  # least part of the image's area
-    max_area: float = 1.0  # largest part of it
+    min_area: float = 0.08  # smallest share of the image's area
+    max_area: float = 1.0  # largest share of the image's area
     max_aspect: float = 4 / 3  # largest ratio of the longer to the shorter side
-    flip_rate: float = 0.5  # probability that it is mirrored; 0 where left and right differ
+    flip_rate: float = 0.5  # probability of mirroring; 0 if left and right differ in meaning
 
     def check(self) -> None:
         p = self.p
@@ -80,7 +80,7 @@ class CentralView(View):
 
     is_fixed = True
 
-    side: float = 0.875  # part of the shorter side: 0.875 is 224 of 256 pixels
+    side: float = 0.875  # share of the image's shorter side: 0.875 is 224 of 256 pixels
 
     def check(self) -> None:
         if not 0 < self.p.side <= 1:

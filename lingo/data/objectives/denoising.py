@@ -1,10 +1,10 @@
 """Objectives on rows of running text: a part of each text is removed, and predicted from the rest.
 
 `SpanCorruption`, T5's objective, removes spans. A text of n tokens has round(n * noise_density)
-tokens of noise, at least one (Raffel et al. 2020, sec. 3.1.4, and T5's code). The number of spans
-follows from their mean length; kept and noisy spans alternate, beginning with a kept one. All ways
-to cut the noise into this number of spans are equally likely, and so are all ways to cut the rest.
-So the lengths of source and target depend on n alone.
+removed, at least one (Raffel et al. 2020, sec. 3.1.4, and T5's code). The number of spans follows
+from their mean length. Kept and removed spans alternate, beginning with a kept span. All ways to
+cut the removed tokens into this number of spans are equally likely, and so are all ways to cut the
+kept tokens. So the lengths of source and target depend on n alone.
 
 Axes: B examples (rows), S tokens per source row, T tokens per target row, L tokens of text per row.
 """
@@ -31,7 +31,7 @@ class Denoising(PairedInput):
 
     The stream has an end token after each document and is cut every L tokens, as T5's is: a row may
     have several documents. An epoch has every token once. Which tokens of a row are removed depends
-    on the seed and the row's `example_id`, so they differ from epoch to epoch.
+    on the seed and the row's `example_id`, so the choice differs from epoch to epoch.
 
     A subclass defines the length of a text (`text_length`) and of rows (`lengths`), which tokens
     are removed (`mask`), and the pair that results (`pair`).
@@ -43,9 +43,9 @@ class Denoising(PairedInput):
         raise NotImplementedError(f"{type(self).__name__} has no text_length")
 
     def mask(self, num_tokens: int, key: random.Key) -> np.ndarray:
-        """Returns which tokens of a text to remove, bool [num_tokens]; `num_tokens` is in 2..L.
+        """Returns whether to remove each token of a text, bool [num_tokens]; its length is in 2..L.
 
-        The words of the key are scalars on the host.
+        `key` has two plain numbers, not tensors.
         """
         raise NotImplementedError(f"{type(self).__name__} has no mask")
 
@@ -120,20 +120,20 @@ class Noise(NamedTuple):
     """How much is removed from texts."""
 
     density: float  # share of the tokens that is removed
-    mean_span_length: float  # of a removed span, in tokens
+    mean_span_length: float  # mean number of tokens per removed span
 
 
 class Counts(NamedTuple):
     """The numbers of tokens and spans that a text is divided into."""
 
     noise: int  # removed tokens
-    spans: int  # removed spans: the source, and the target, has a sentinel for each
-    source: int  # tokens of the source: the kept ones, sentinels and an end
-    target: int  # tokens of the target: the removed ones, sentinels and an end
+    spans: int  # removed spans; source and target each have a sentinel per span
+    source: int  # tokens of the source: kept tokens, sentinels and an end token
+    target: int  # tokens of the target: removed tokens, sentinels and an end token
 
 
 def counts(num_tokens: int, noise: Noise) -> Counts:
-    """Returns the counts of a text of `num_tokens`, 2 or more."""
+    """Returns how many tokens and spans a text of `num_tokens` (2 or more) is divided into."""
     num_noise = min(max(round(num_tokens * noise.density), 1), num_tokens - 1)
     num_kept = num_tokens - num_noise
     spans = min(max(round(num_noise / noise.mean_span_length), 1), num_noise, num_kept)
@@ -149,9 +149,9 @@ def text_length(source_length: int, noise: Noise) -> int:
 
 
 def noise_mask(num_tokens: int, noise: Noise, key: random.Key) -> np.ndarray:
-    """Returns which tokens of a text (2 or more) to remove, bool [num_tokens].
+    """Returns whether to remove each of a text's tokens (2 or more), bool [num_tokens].
 
-    The words of the key are scalars on the host.
+    `key` has two plain numbers, not tensors.
     """
     num_noise, spans, *_ = counts(num_tokens, noise)
     kept_spans = _segments(num_tokens - num_noise, spans, random.fold(key, 0))
@@ -161,9 +161,11 @@ def noise_mask(num_tokens: int, noise: Noise, key: random.Key) -> np.ndarray:
 
 
 def corrupt(ids: np.ndarray, mask: np.ndarray, sentinels: np.ndarray, *, end_id: int) -> Pair:
-    """Returns the source, a sentinel for each span, and the target, each span after its sentinel.
+    """Returns the pair of source and target that removing spans from a text gives.
 
-    `mask`, bool [num_tokens], marks the removed ids, int32 [num_tokens]; it never marks the first.
+    The source has a sentinel in place of each removed span. The target has each sentinel followed
+    by its span. Both end with `end_id`. `mask`, bool [num_tokens], marks the removed tokens of
+    `ids`, int32 [num_tokens]; it never marks the first token.
     """
     begins = np.flatnonzero(mask & ~np.concatenate([[False], mask[:-1]]))
     marked = np.insert(ids, begins, sentinels[: len(begins)])
@@ -180,11 +182,12 @@ def _segments(num_tokens: int, num_segments: int, key: random.Key) -> np.ndarray
 
 
 class SpanCorruption(Denoising):
-    """Texts with a sentinel for each removed span; the target has the spans after their sentinels.
+    """Removes spans from texts, to be predicted: T5's objective (Raffel et al. 2020, sec. 3.1.4).
 
-    From "Thank you <0> me to <1> party <2> week", "<0> for inviting <1> your <2> last" is predicted
-    (Raffel et al. 2020, sec. 3.1.4). Rows are full: L and T follow from `source_length`; 512 gives
-    568 tokens of text and 114 of target. As in T5's code, no sentinel ends the target.
+    The source has a sentinel in place of each removed span, as in "Thank you <0> me to <1> party
+    <2> week". The target has each sentinel followed by its span: "<0> for inviting <1> your <2>
+    last". Rows are full, so L and T follow from `source_length`: for 512, a row has 568 tokens of
+    text and 114 tokens of target. As in T5's code, no sentinel ends the target.
     """
 
     source_length: int = 512  # tokens per row of sources: kept tokens, sentinels, an end token

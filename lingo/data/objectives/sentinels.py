@@ -23,7 +23,7 @@ class SentinelTokenizer(Tokenizer):
     <extra_id_3>.
     """
 
-    tokenizer: Tokenizer = ByteTokenizer  # what encodes text
+    tokenizer: Tokenizer = ByteTokenizer  # encodes text
     num_sentinels: int = 100  # number of sentinels
 
     def check(self) -> None:
@@ -72,7 +72,7 @@ class SentinelTokenizer(Tokenizer):
         ids = np.asarray(ids, np.int64)
         numbers = {sentinel: number for number, sentinel in enumerate(self.sentinels.tolist())}
         head, *others = np.split(ids, np.flatnonzero(np.isin(ids, self.sentinels)))
-        parts = [  # each of the others begins with a sentinel
+        parts = [  # every part but the head begins with a sentinel
             f"<extra_id_{numbers[int(part[0])]}>{self.tokenizer.decode(part[1:])}"
             for part in others
         ]
@@ -89,7 +89,7 @@ class OwnSentinelTokenizer(SentinelTokenizer):
     """A tokenizer that has tokens <extra_id_0>, <extra_id_1>, ..., such as T5's published ones.
 
     These tokens are the sentinels, so a pretrained model's embeddings of them serve again. A text
-    that spells one gets this token, as in `HuggingFaceTokenizer`.
+    that spells such a token gets it, as in `HuggingFaceTokenizer`.
     """
 
     @property

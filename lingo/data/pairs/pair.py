@@ -47,7 +47,7 @@ class Pair(NamedTuple):
 
 
 def pair(source: str, target: str, where: str) -> bytes:
-    """Returns a pair as a document; if one side is empty, b"", which is left out.
+    """Returns a pair as a document, or b"", which indexing leaves out, if a side is empty.
 
     Lone surrogates become question marks. Raises CorruptRecord at `where` if a side has U+001E.
     """
@@ -63,7 +63,7 @@ class PairTokenizer(Tokenizer):
     The only cut of a document is after this end, so `Index.cuts` has the length of every source.
     """
 
-    tokenizer: Tokenizer = ByteTokenizer  # what encodes each side
+    tokenizer: Tokenizer = ByteTokenizer  # encodes each side
 
     def setup(self) -> None:
         self.tokenizer = self.p.tokenizer.build()
@@ -76,7 +76,7 @@ class PairTokenizer(Tokenizer):
         return f"pairs of {self.tokenizer.describe()}"
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """Returns the ids of a pair or of one side, int32 [number of tokens]; U+001E is an end."""
+        """Returns the ids of a pair or side, int32 [number of tokens]; U+001E becomes end_id."""
         first, *others = as_bytes(text).split(SEPARATOR)
         ids = [self.tokenizer.encode(first)]
         for other in others:

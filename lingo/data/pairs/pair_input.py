@@ -149,9 +149,9 @@ def best_fit_pairs(lengths: np.ndarray, row_lengths: tuple[int, int]) -> np.ndar
 class _Rooms:
     """Rows that are not full, by the room that is left for each side.
 
-    Bit r of `_first` is set if some row has room r for the first side; bit r of `_second[f]` if a
-    row with room f for the first has room r for the second. The lowest bit from a length up is the
-    fullest row that fits.
+    Bit r of `_first` is set if a row has room r for the first side. Bit r of `_second[f]` is set if
+    a row has room f for the first side and room r for the second. The lowest bit from a length up
+    is the fullest row that fits.
     """
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class _Rooms:
         self._numbers: dict[tuple[int, int], list[int]] = {}
 
     def put(self, number: int, first: int, second: int) -> None:
-        """Adds a row; one without room on a side is dropped, because no pair fits into it."""
+        """Adds a row, unless a side has no room: then no pair would fit into the row."""
         if first and second:
             self._first |= 1 << first
             self._second[first] = self._second.get(first, 0) | 1 << second

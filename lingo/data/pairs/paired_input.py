@@ -33,8 +33,8 @@ class Lengths(NamedTuple):
 class Row(NamedTuple):
     """The contents of a row."""
 
-    pairs: Sequence[Pair]  # in order
-    num_bytes: int  # bytes of the targets' text; end tokens and sentinels have none
+    pairs: Sequence[Pair]  # the pairs of the row, in order
+    num_bytes: int  # bytes of the targets' text; end tokens and sentinels count 0
 
 
 class PairedInput(PlannedInput):
@@ -43,14 +43,14 @@ class PairedInput(PlannedInput):
     A subclass plans its rows, and defines their lengths (`lengths`) and the pairs in each (`row`).
     """
 
-    form: Literal["encoder_decoder", "decoder"] = "encoder_decoder"  # decoder: pairs in one row
+    form: Literal["encoder_decoder", "decoder"] = "encoder_decoder"  # decoder: one joined row
 
     @property
     def lengths(self) -> Lengths:
         raise NotImplementedError(f"{type(self).__name__} has no lengths")
 
     def row(self, number: int) -> Row:
-        """Returns the contents of a row, by its `example_id`; no pairs beyond a single pass."""
+        """Returns the contents of the row with an `example_id`; no pairs after a single pass."""
         raise NotImplementedError(f"{type(self).__name__} has no row")
 
     def prompt(self, text: str) -> Prompt:
@@ -110,8 +110,8 @@ def separate_rows(
         `source_segments`: int32 [B, S], i for pair i of a row, from 1; 0 for padding;
         `source_positions`: int32 [B, S], 0, 1, ... in each source;
         `targets`: int32 [B, T], tokens to predict;
-        `tokens`: int32 [B, T], the token before each target, `start_id` before a pair's first;
-        `segments`, `positions`: int32 [B, T], the same for the targets.
+        `tokens`: int32 [B, T], the token before each target; before a pair's first, `start_id`;
+        `segments`, `positions`: int32 [B, T], like the source's, but for the targets.
     """
     out = {name: np.zeros((len(rows), source_length), np.int32) for name in _SOURCE}
     out |= {name: np.zeros((len(rows), target_length), np.int32) for name in _TARGET}
@@ -136,10 +136,10 @@ def join_rows(
     """Returns rows in which every target follows its source; a row without pairs is padding.
 
     Returns:
-        `tokens`, `targets`, `segments`, `positions`: int32 [B, T], as `DocumentInput.fill_rows`,
+        `tokens`, `targets`, `segments`, `positions`: int32 [B, T], as in `DocumentInput.fill_rows`,
             with source and target joined to one document;
-        `prefix`: bool [B, T], whether a token is the start or in the source: the whole pair may
-            attend to these (`Prefix`);
+        `prefix`: bool [B, T], whether a token is the start token or in the source; all tokens of
+            the pair may attend to such tokens (`Prefix`);
         `target_weights`: float32 [B, T], 1 where `targets` is in the target, else 0.
     """
     out = {name: np.zeros((len(rows), length), np.int32) for name in _TARGET}

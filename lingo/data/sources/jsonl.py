@@ -61,7 +61,7 @@ def check_field(p: Any, name: str) -> None:
 
 
 def lines(file: File, read: Read) -> Iterator[tuple[int, int]]:
-    """Yields (first byte, number of bytes) of a file's lines, newlines included.
+    """Yields (first byte, number of bytes) of each line of a file, its newline included.
 
     Raises DataError if the file is empty.
     """
@@ -108,7 +108,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _missing_field(value: Any, part: str, name: str) -> str:
-    """Returns a sentence: a value has no field `part`."""
+    """Returns a sentence that says that a value has no field `part`."""
     owner = repr(name) if name else "the line"
     if not isinstance(value, dict):
         return f"{owner} is {_kind(value)}, not an object with a field {part!r}"
@@ -123,5 +123,5 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-# Creating one costs as much as decoding a short line.
+# Creating a decoder costs as much as decoding a short line.
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)

@@ -23,7 +23,7 @@ class PairLines(DecodedRecords, MatchingFiles, PairSource):
 
 
 class JsonlPairs(PairLines):
-    """Two fields of the JSON object in each line of each file."""
+    """Pairs from two fields of the JSON object in each line of each file."""
 
     source_field: str = "source"  # field of the source; a.b for field b of the object in field a
     target_field: str = "target"  # field of the target
@@ -47,7 +47,7 @@ class JsonlPairs(PairLines):
 
 
 class TsvPairs(PairLines):
-    """Two columns of each line of each file, between tabs; nothing is quoted or escaped."""
+    """Pairs from two tab-separated columns of each line; nothing is quoted or escaped."""
 
     source_column: int = 0  # column of the source, from 0
     target_column: int = 1  # column of the target

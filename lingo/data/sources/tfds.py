@@ -28,7 +28,7 @@ _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 class TfdsRecords(DecodedRecords):
     """The records of a data set that TensorFlow Datasets prepared."""
 
-    directory: FilePath  # of one version, such as ~/tensorflow_datasets/ag_news_subset/1.0.0
+    directory: FilePath  # a version's folder, such as ~/tensorflow_datasets/ag_news_subset/1.0.0
     subset: str = "train"  # the data set's own split
 
     def check(self) -> None:
@@ -99,10 +99,11 @@ class TfdsRecords(DecodedRecords):
             return features
 
     def find_feature(self, field: str, is_kind: Callable[[Any], bool], kind: str) -> str:
-        """Returns the name of a feature of some kind: the field's value, else the only such one.
+        """Returns the name of a feature of some kind: the one that the params field `field` names.
 
-        Raises DataError, which names the `kind` ("a text"), if the field names another feature, or
-        if it is None and there is not exactly one.
+        If that field is None, it is the only feature of this kind. Raises DataError, which names
+        the `kind` ("a text"), if the field names a feature of another kind, or if the field is None
+        and there is not exactly one feature of this kind.
         """
         path, name = self.path("features.json"), getattr(self.p, field)
         with _explain_errors(path):
@@ -151,7 +152,7 @@ class TfdsDirectory(TfdsRecords):
 
 @contextlib.contextmanager
 def _explain_errors(path: str) -> Iterator[None]:
-    """Turns errors about descriptions with an unknown layout into DataError."""
+    """Turns errors about a JSON description with an unknown layout into DataError."""
     try:
         yield
     except DataError:

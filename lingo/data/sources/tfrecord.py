@@ -113,12 +113,12 @@ def one_integer(features: Mapping[str, Any], name: str, where: str) -> int:
 
 
 def integers(features: Mapping[str, Any], name: str, where: str) -> np.ndarray:
-    """Returns the integers of a feature, int64 [any number]; raises CorruptRecord without it."""
+    """Returns a feature's integers, int64 [any number]; raises CorruptRecord if it is missing."""
     return np.array(_feature(features, name, where).int64_list.value, np.int64)
 
 
 def floats(features: Mapping[str, Any], name: str, where: str) -> np.ndarray:
-    """Returns the floats of a feature, float32 [any number]; raises CorruptRecord without it."""
+    """Returns a feature's floats, float32 [any number]; raises CorruptRecord if it is missing."""
     return np.array(_feature(features, name, where).float_list.value, np.float32)
 
 
