@@ -39,9 +39,9 @@ class ExportedModel:
     """A task with trained weights, whose functions may be traced any number of times.
 
     `module` holds the weights: path -> variable, with stacked layers as one variable. The weights
-    must come from `fold_weights` or `quantize_weights`: if the exported program did this division,
-    another compiler would round differently. With `compiled`, layers compute as they do under XLA,
-    with static shapes, and the weights are constants of the traced function. With
+    must come from `fold_weights` or `quantize_weights`, which divide in advance: in an exported
+    program, another compiler would round differently. With `compiled`, layers compute as they do
+    under XLA, with static shapes, and the weights are constants of the traced function. With
     `constant_ranges`, moving statistics are constants, too, and quantization ranges are operations
     that converters can read.
     """
@@ -71,10 +71,10 @@ class ExportedModel:
         return {name: value for name, value in outputs.items() if name != "weights"}
 
     def decode(self, batch: Mapping[str, tf.Tensor], decoding: Decoding) -> dict[str, tf.Tensor]:
-        """Returns the outputs of `Task.decode` for a batch of prompts, {name: [B, S, positions]}.
+        """Returns the outputs of `Task.decode` for a batch of prompts, {name: [B, S, R + N]}.
 
         Random numbers follow from seed 0 and the batch's `rows`. S is the number of texts that are
-        generated per prompt.
+        generated per prompt, R the width of the batch's `rest`, N the number of new positions.
         """
         key = random.Key(*map(tf.constant, random.root_key(0)))
         weights, state = self._tensors()

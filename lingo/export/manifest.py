@@ -30,7 +30,7 @@ _VERSION = re.compile(r"[0-9]+/saved_model\.pb")
 
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
-    """Writes a manifest for all files in a folder, and waits until the manifest is on the disk.
+    """Writes a manifest for all files in a folder, and waits until all of them are on the disk.
 
     `content` has all fields of the manifest except `files`.
     """
