@@ -44,7 +44,7 @@ _SYSTEM_ERROR = re.compile(r"OSError: \[Errno (\d+)\]")
 
 
 class ExportError(LingoError):
-    """An exported model cannot be read, or its outputs differ from its run's."""
+    """An exported model cannot be read, or its outputs differ from those of the trained model."""
 
     exit_code: ClassVar[int] = 1
 
@@ -72,7 +72,7 @@ class Difference(NamedTuple):
 
     @property
     def others(self) -> float:
-        """The fraction of integers, bytes and tokens of texts that differ."""
+        """The fraction of compared integers, bytes and tokens of texts that differ."""
         return self.num_unequal / max(1, self.num_others)
 
     def merge(self, other: Difference) -> Difference:
@@ -85,7 +85,7 @@ class Difference(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One call of a signature."""
+    """One call of a signature, which the export and its run compute."""
 
     signature: Signature
     batch: Arrays  # the batch from which `inputs` are made

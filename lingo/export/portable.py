@@ -47,7 +47,7 @@ _PACKAGES = ("lingo-tf", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "jax"
 
 @option_class
 class ExportOptions:
-    """The options of `lingo export` and `Trained.export`."""
+    """The options that `lingo export` and `Trained.export` share."""
 
     format: Literal["huggingface"] | Format = option(
         "The layout of the folder: a model as on Hugging Face's hub, or a program.",

@@ -48,7 +48,7 @@ class Run(Protocol):
     """A trained model, computed by lingo as in training, not by an export."""
 
     def predict(self, arrays: Arrays) -> Arrays:
-        """Returns the predictions for a batch, {name: [B, ...]}."""
+        """Returns the outputs of `Task.predict` for a batch, {name: [B, ...]}."""
         ...
 
     def decode(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Continuation]]:
@@ -115,7 +115,7 @@ class Predict(Signature):
         return dict(run.predict(inputs))
 
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
-        """Returns the fraction of predicted `labels` that equal the batch's."""
+        """Returns the accuracy: the fraction of predicted `labels` that equal the batch's."""
         if "labels" not in outputs or "labels" not in batch:
             return {}
         right = outputs["labels"] == batch["labels"]

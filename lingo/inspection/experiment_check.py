@@ -33,7 +33,7 @@ class ContractBroken(LingoError):
 
 
 class CheckResult(NamedTuple):
-    """The result of the check of one experiment."""
+    """What a check of one experiment found: which overrides match, its weights, its claims."""
 
     name: str
     num_weights: int | None  # the experiment's number of parameters; None if the check failed
@@ -114,7 +114,7 @@ def _check_claims(
 
 
 def check_matches(results: Sequence[CheckResult], overrides: Iterable[str]) -> None:
-    """Raises ParamError for the first override that matches nothing in any experiment."""
+    """Raises ParamError if an override matches nothing in any of the checked experiments."""
     for text in overrides:
         if results and all(text in result.mismatches for result in results):
             reason = results[0].mismatches[text]

@@ -29,7 +29,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def check_memory(experiment: Experiment) -> None:
-    """Raises ParamError if a run cannot fit into this machine's memory."""
+    """Raises ParamError if the training state or one batch exceeds this machine's memory."""
     available = memory_bytes()
     if (state := experiment.runtime.host_bytes(experiment.learner)) > available:
         raise ParamError(

@@ -37,7 +37,7 @@ _BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Stage(NamedTuple):
-    """A stage of a pipeline."""
+    """A stage of a pipeline: the layers that one step of the schedule computes."""
 
     layers: tuple[range, ...]  # indices of its layers, per repeat; empty if layers are too few
     flops: int  # forward FLOPs of the layers of all repeats, for one micro-batch
@@ -82,12 +82,12 @@ class PipelineReport:
 
     @property
     def is_chain(self) -> bool:
-        """Whether the pipeline is a chain of different layers, not of equal ones."""
+        """Whether the pipeline is a chain of different layers, not a stack of equal layers."""
         return isinstance(self.layer, PipelinedChain)
 
     @cached_property
     def stage_layers(self) -> list[list[range]]:
-        """The layers of each stage in each repeat, [R][K]."""
+        """The indices of the layers of each stage in each repeat, [R][K]."""
         return self.layer.stage_layers(self.shape)
 
     @cached_property

@@ -35,7 +35,7 @@ from lingo.runtimes.program import CompiledProgram
 
 
 class UnreadableProgram(LingoError):
-    """The text of a compiled program is not in a known format of XLA."""
+    """The text of a compiled program is in no format of XLA that lingo can parse."""
 
 
 class Row(NamedTuple):
@@ -337,7 +337,11 @@ class LayerFinder:
         )
 
     def _layer(self, words: Iterable[str]) -> str:
-        """Returns the path of the layer that matches the longest prefix of the known words."""
+        """Returns the path of a layer that an operation's name contains; "" if there is none.
+
+        `words` are the parts of the name. Words that are no layer's name are skipped. The layer is
+        the one whose path matches the most of the other words, from the first.
+        """
         named = [word if word in self._words else _first_name(word) for word in words]
         named = [word for word in named if word in self._words]
         for length in range(len(named), 0, -1):

@@ -36,7 +36,7 @@ _MIN_CALLS = 3
 
 
 class Simulation(NamedTuple):
-    """A simulated training step."""
+    """A simulated training step of a pipeline."""
 
     # Measured seconds of each stage in each repeat, [R][K], for one micro-batch.
     forward: list[list[float]]  # the forward pass

@@ -17,10 +17,10 @@ from lingo.learner.task_check import check_sums
 
 
 class Traced(NamedTuple):
-    """The graphs of one experiment."""
+    """The TensorFlow graphs of one experiment's steps."""
 
     train: Any  # `tf.Graph` of the training step
-    evaluate: Any  # `tf.Graph` of the metrics of a batch
+    evaluate: Any  # `tf.Graph` of the evaluation step, which computes a batch's metrics
 
 
 def trace(experiment: Experiment) -> Traced:

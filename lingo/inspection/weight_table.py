@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """The number of elements of all weights in the row."""
+        """The number of elements of all weights that share the row."""
         return math.prod(self.shape) * math.prod(path.stack_shape(self.path))
 
 
@@ -100,7 +100,7 @@ def select(table: Iterable[Row], pattern: str) -> list[Row]:
 
 
 def total_parameters(table: Iterable[Row]) -> int:
-    """Returns the number of parameters in a table."""
+    """Returns the number of parameters of all weights in a table."""
     return sum(row.parameters for row in table)
 
 
@@ -176,7 +176,10 @@ def columns(table: Iterable[Row]) -> Columns:
 
 
 def align_columns(columns: Columns, marks: Mapping[str, list[str]] = MappingProxyType({})) -> str:
-    """Returns columns as text, with their names above; the columns of `marks` come last."""
+    """Returns columns as text, with their names above.
+
+    `marks` has further left-aligned columns, which come last: name -> cells.
+    """
     left = [_pad_column(k, cells, str.ljust) for k, cells in columns.words.items()]
     right = [_pad_column(k, cells, str.rjust) for k, cells in columns.numbers.items()]
     last = [_pad_column(k, cells, str.ljust) for k, cells in marks.items()]

@@ -71,7 +71,7 @@ class Limits(NamedTuple):
 
 
 class Service:
-    """A model, its requests in progress, and the metrics of all its requests."""
+    """Answers the HTTP requests to one model, and keeps metrics of them."""
 
     def __init__(
         self, model: ServedModel, limits: Limits, *, report: Callable[[str], None]
@@ -100,7 +100,7 @@ class Service:
             self._metrics.waiting.labels(name).set_function(lambda b=batcher: b.num_waiting)
 
     def app(self) -> Starlette:
-        """Returns the ASGI application."""
+        """Returns the service as an ASGI application, which any ASGI server can run."""
         paths = "/v1/models/{name}", "/v1/models/{name}/versions/{version}"
         return Starlette(
             routes=[

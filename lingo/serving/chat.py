@@ -180,7 +180,7 @@ class EventStream(Response):
             self.on_end(self._status)
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends all events, or only a refusal if there is an error before the first event."""
+        """Sends all events, or an HTTP error if an error occurs before the first event."""
         has_begun = False
         try:
             async with asyncio.timeout_at(self._deadline):

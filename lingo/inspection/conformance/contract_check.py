@@ -242,7 +242,7 @@ class _Sums(NamedTuple):
 
 
 def _task_claims(example: _TaskExample) -> _Claims:
-    """Yields each claim about a task, and its check."""
+    """Yields the text of each claim about a task, and its check."""
     checks = {
         "every weight has a gradient": _check_gradient,
         "eager = graph = XLA": _check_engines,

@@ -67,7 +67,7 @@ class LayerResult(NamedTuple):
 
 
 def initial_values(layer: Layer) -> LayerValues:
-    """Returns the initial weights and states of a root layer, for seed 0."""
+    """Returns the weights and states with which a root layer begins training, for seed 0."""
     weights = {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.weights().items()}
     state = {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.states().items()}
     return LayerValues(weights, state, {})

@@ -79,7 +79,7 @@ class Example(NamedTuple):
 
 
 def layer_claims(example: Example) -> Iterator[tuple[str, Check]]:
-    """Yields each claim about a layer, and its check; the first is about hidden state."""
+    """Yields the text of each claim about a layer, and its check; hidden state comes first."""
     checks = {
         "no variable of its own, and no random numbers but from random_key": _check_hidden_state,
         "eager = graph = XLA": _check_engines,
@@ -93,7 +93,7 @@ def layer_claims(example: Example) -> Iterator[tuple[str, Check]]:
 
 
 def check_results(plain: LayerResult, other: LayerResult, *, what: str) -> None:
-    """Raises Broken unless two results of a layer are equal up to rounding."""
+    """Raises Broken unless a layer's results and gradients are the same up to rounding."""
     ours, theirs = (
         {f"result {i}": value for i, value in enumerate(result.outputs)}
         for result in (plain, other)
@@ -107,7 +107,7 @@ def check_gradients(
 ) -> None:
     """Raises Broken unless gradients of weights, by name, are equal up to rounding.
 
-    A missing gradient is zero: a loop over layers gives zeros to weights that it does not use.
+    A missing gradient counts as zero, since a loop over layers gives zeros to unused weights.
     """
     zeros = {name: np.zeros_like(value) for name, value in {**plain, **other}.items()}
     ours, theirs = (
@@ -261,7 +261,7 @@ def _sees_later_positions(
 
 
 def _class_that_steps(layer: Layer) -> type:
-    """Returns the class that defines how a layer computes position by position."""
+    """Returns the class, of a layer or a base, that defines how it computes single positions."""
     names = {"step", "positionwise", "__call__"}
     return next(cls for cls in type(layer).__mro__ if names & vars(cls).keys())
 

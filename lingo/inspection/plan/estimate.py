@@ -267,7 +267,7 @@ class Estimator:
         )
 
     def _is_loop_that_keeps_all(self, candidate: Candidate) -> bool:
-        """Whether the stack is a loop without rematerialization."""
+        """Whether the stack is a loop over layers whose gradient recomputes nothing."""
         is_recomputed = candidate.remat or self._workload.is_recomputed or candidate.num_stages > 1
         return self._workload.stack not in ("", "Stack") and not is_recomputed
 
@@ -311,7 +311,7 @@ class Estimator:
         return math.ceil(self._workload.num_steps / (stages * candidate.repeats)) * (stages > 1)
 
     def _boundary_bytes(self, candidate: Candidate) -> float:
-        """Returns the bytes on a device of the tensor that passes from layer to layer."""
+        """Returns a device's bytes of the tensor that one layer of the stack passes to the next."""
         table = self.rules(candidate.rules).activations
         axes = {axis for name in ("batch", "length", "embed") for axis in table[name]}
         whole = math.prod(self._workload.boundary) * ITEM_BYTES[self._workload.dtype]

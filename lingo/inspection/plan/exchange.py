@@ -47,7 +47,7 @@ class Exchange(NamedTuple):
     collectives: float = 0  # number of collectives: one per tensor, unless tensors are combined
 
     def seconds(self, network: Network) -> float:
-        """Returns the time of all collectives."""
+        """Returns the seconds that all these collectives take on a network."""
         number = max(1.0, self.collectives)
         return number * network.seconds(self.kind, self.bytes / number, self.axes)
 

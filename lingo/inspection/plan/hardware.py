@@ -320,7 +320,7 @@ def _check_fields(values: Any, kind: Any, where: str) -> None:
 
 
 def _check(hardware: Hardware) -> None:
-    """Raises ValueError for a field with an impossible value."""
+    """Raises ValueError if a field of hardware has an impossible value."""
     numbers = {name: getattr(hardware, name) for name in (*_POSITIVE, *_COUNTS)}
     numbers |= {f"flops_per_second.{k}": v for k, v in hardware.flops_per_second.items()}
     counts = {name: numbers[name] for name in _COUNTS}

@@ -78,10 +78,10 @@ class Price(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to run the experiment: its estimate, its input and its cost."""
+    """A way to run the experiment, with its estimate, its input and its cost."""
 
     estimate: Estimate
-    fits: bool
+    fits: bool  # whether the predicted bytes fit in a device's memory
     input: InputPart
     step_seconds: float  # includes the time of waiting for input, if the input's rate is known
     training_seconds: float  # time of all steps, without start, evaluations and checkpoints
@@ -94,16 +94,16 @@ class Way(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What to do if nothing fits."""
+    """What to do if no way to run the experiment fits in memory."""
 
-    smallest: Way
+    smallest: Way  # the way that needs the least memory
     # A number of devices that is enough, for `--devices=N`. None: however often the number is
     # doubled, no way fits with this batch size.
     enough: int | None
 
 
 class Report(NamedTuple):
-    """The content of a plan's text and JSON."""
+    """The content of a plan's text, JSON and picture."""
 
     plan: Plan
     ways: list[Way]  # the best way of each mesh, at most as many as are to be shown
@@ -116,7 +116,7 @@ class Report(NamedTuple):
 
 
 def report(plan: Plan, estimator: Estimator, *, top: int) -> Report:
-    """Returns the report on a plan, with the `top` best ways."""
+    """Returns the report on a plan, with the best ways of up to `top` meshes."""
     feasible, too_large, _ = plan.ranking
 
     def describe(estimate: Estimate) -> Way:

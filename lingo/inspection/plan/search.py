@@ -83,7 +83,10 @@ def rank_own(experiment: Experiment, estimator: Estimator, hardware: Hardware) -
 
 
 def _own(experiment: Experiment) -> Candidate:
-    """Returns the way in which an experiment is set to run."""
+    """Returns the way in which an experiment is set to run, as a candidate.
+
+    Raises ParamError if the runtime's number of devices is not known, or does not fit a pipeline.
+    """
     runtime = experiment.runtime
     if isinstance(runtime, Sharded):
         p = runtime.p

@@ -124,7 +124,7 @@ def _loss(estimate: Estimate, first: Estimate) -> str:
 
 
 def _faster(way: Way) -> str:
-    """Returns a line on a way that would be faster, but does not fit."""
+    """Returns a line on a way that would be faster, but does not fit in memory."""
     estimate = way.estimate
     kind = max(estimate.bytes, key=lambda name: estimate.bytes[name])
     return (
@@ -257,7 +257,7 @@ def _cost(plan: Plan, way: Way) -> list[str]:
 
 
 def _amount(number: float) -> str:
-    """Returns a number with at least three digits: "0.00315", "44.6", "12,345"."""
+    """Returns a number as text with three digits, or as an integer: "0.00315", "44.6", "12,345"."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
@@ -279,7 +279,7 @@ _DAY = 24 * 3600
 
 
 def duration(seconds: float) -> str:
-    """Returns a time as text with a unit, in three digits: "3.5 us", "20.4 ms", "6.1 s", "2 h"."""
+    """Returns a time as text with up to three digits and a unit: "3.5 us", "20.4 ms", "2 h"."""
     seconds = float(f"{seconds:.3g}")  # rounded before the unit is chosen: 999.6 ms is 1 s
     for seconds_of_unit, unit in ((_DAY, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * seconds_of_unit:

@@ -101,7 +101,7 @@ class LayerResidual(NamedTuple):
 
 
 class StackSize(NamedTuple):
-    """The size of a stack of alike layers."""
+    """The size of a stack: layers that repeat a pattern."""
 
     num_steps: int  # how often the stack applies its pattern (a group of layers)
     boundary: int  # elements of the tensor between two such applications, for a whole batch
@@ -195,7 +195,7 @@ def workload(experiment: Experiment) -> Workload:
 
 
 def _declares_residuals(layer: Layer) -> bool:
-    """Whether a layer's class declares its own residuals."""
+    """Whether a layer's class overrides `residuals`; wrappers and tasks do not count."""
     is_inherited = type(layer).residuals is Layer.residuals
     return not (is_inherited or isinstance(layer, Wrapper | Task))
 
@@ -205,7 +205,7 @@ def _num_steps(stack: Stack) -> int:
 
 
 def _innermost_class(params: Any) -> type[Layer]:
-    """Returns the class of layers that params build, without wrappers."""
+    """Returns the class of the layer that params build, inside any wrappers."""
     while issubclass(params.cls, Wrapper):
         params = params.layer
     return params.cls
@@ -302,7 +302,7 @@ class _LayerWalk:
         return tuple((needed, number / total) for needed, number in self._order)
 
     def _unit(self, layer: Layer, place: _Place) -> Unit | None:
-        """Returns the unit of a layer; None if it has no products and no weights of its own."""
+        """Returns the unit that a layer belongs to; None if it has no own products or weights."""
         weights = [spec for spec in layer.declarations() if spec.decay is None]
         shape, flops, _ = self._call(layer, place)
         if not shape or isinstance(layer, Wrapper) or not (weights or flops):
