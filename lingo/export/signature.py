@@ -169,6 +169,7 @@ class Decode(Signature):
     """Continues prompts, or answers sources, with the experiment's decoding settings.
 
     Inputs:
+
     - `tokens`, int32 [B, T]: the ids of each prompt, or of its source if the model has an encoder,
       padded with any ids.
     - `lengths`, int32 [B]: the number of ids of each prompt without padding. If T is static,
@@ -177,6 +178,7 @@ class Decode(Signature):
     - `seeds`, int32 [B], only if texts are sampled: the same prompt and seed give the same text.
 
     Outputs:
+
     - `tokens`, int32 [B, S, N]: the new ids, padded with the end id.
     - `lengths`, int32 [B, S]: the number of new ids, without the end id.
     - `log_probs`, float32 [B, S, N]: log-probabilities of the new ids and the first end id, then 0.
