@@ -1,1 +1,1 @@
-"""Trained models in the layouts of other programs: one file for each layout."""
+"""Exports of trained models for other programs, such as TensorFlow Serving or Hugging Face."""

@@ -1,8 +1,8 @@
-"""Compares the outputs of an export, computed in a process without lingo, with its run's.
+"""Compares an export's outputs with the outputs of its run: the trained model in lingo.
 
-    examples      64 of an evaluation input, in calls of several sizes where sizes may vary
-    expected      the run's outputs for them
-    found         the exported files' outputs, computed by `lingo/export/reader.py`
+    examples      64 examples of an evaluation input, in calls of several sizes if sizes may vary
+    expected      the run's outputs for the examples
+    found         the export's outputs, which `lingo/export/reader.py` computes without lingo
 
 Axes: B examples of a call.
 """
@@ -36,12 +36,15 @@ sys.modules.update(dict.fromkeys({hidden}))
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""Runs a file without modules that TensorFlow imports in vain, which halves its import's time."""
+"""A program that runs a file, and hides modules that TensorFlow imports but does not need.
+
+This halves the time of importing TensorFlow.
+"""
 _SYSTEM_ERROR = re.compile(r"OSError: \[Errno (\d+)\]")
 
 
 class ExportError(LingoError):
-    """An exported model cannot be read, or its outputs differ from its run's."""
+    """An exported model cannot be read, or its outputs differ from those of the trained model."""
 
     exit_code: ClassVar[int] = 1
 
@@ -49,31 +52,31 @@ class ExportError(LingoError):
 class Loader(NamedTuple):
     """How an export is loaded in a process without lingo."""
 
-    function: Callable[[Path], reader.Signatures]  # of reader.py
-    hidden_modules: Sequence[str] = UNNEEDED_MODULES["tensorflow"]  # not imported
+    function: Callable[[Path], reader.Signatures]  # a function of reader.py
+    hidden_modules: Sequence[str] = UNNEEDED_MODULES["tensorflow"]  # modules not to be imported
 
 
 class Bound(NamedTuple):
-    """How much an export may differ from its run."""
+    """How much the outputs of an export may differ from those of its run."""
 
-    floats: float  # largest |difference| of an output, relative to its largest |value| or 1
-    others: float  # largest fraction of integers, bytes and tokens of texts that differ
+    floats: float  # largest |difference| of an output, over the larger of 1 and its largest |value|
+    others: float  # largest fraction of integers, bytes and tokens of texts that may differ
 
 
 class Difference(NamedTuple):
-    """How much the outputs of a signature differ, over one call or several."""
+    """How much the outputs of a signature differ, over one or more calls."""
 
-    floats: float = 0.0  # the largest difference, relative as in `Bound`
-    num_unequal: int = 0  # integers, bytes and tokens of texts that differ
-    num_others: int = 0  # integers, bytes and tokens of texts that are compared
+    floats: float = 0.0  # the largest relative difference, as `Bound.floats` defines it
+    num_unequal: int = 0  # number of integers, bytes and tokens of texts that differ
+    num_others: int = 0  # number of integers, bytes and tokens of texts that are compared
 
     @property
     def others(self) -> float:
-        """The fraction of integers, bytes and tokens of texts that differ."""
+        """The fraction of compared integers, bytes and tokens of texts that differ."""
         return self.num_unequal / max(1, self.num_others)
 
     def merge(self, other: Difference) -> Difference:
-        """Returns the difference over the calls of both differences."""
+        """Returns the difference over all calls that this and the other difference cover."""
         return Difference(
             max(self.floats, other.floats),
             self.num_unequal + other.num_unequal,
@@ -82,27 +85,27 @@ class Difference(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One call of a signature."""
+    """One call of a signature, which the export and its run compute."""
 
     signature: Signature
-    batch: Arrays  # from which the inputs are made
+    batch: Arrays  # the batch from which `inputs` are made
     inputs: Arrays
-    is_evaluated: bool = True  # whether metrics are computed: the inputs are the whole batch's
+    is_evaluated: bool = True  # whether metrics are computed; False if inputs lack some of `batch`
 
 
-class ExportCheck(NamedTuple):
-    """The outcome of a check, for the manifest."""
+class Report(NamedTuple):
+    """The outcome of the comparison of an export with its run, for the manifest."""
 
-    differences: dict[str, Difference]  # by signature
-    run_metrics: dict[str, float]  # metrics of the run, by signature/metric
-    export_metrics: dict[str, float]  # the same for the export
+    differences: dict[str, Difference]  # signature -> difference
+    run_metrics: dict[str, float]  # "signature/metric" -> the run's value
+    export_metrics: dict[str, float]  # "signature/metric" -> the export's value
 
 
 def read_examples(data: Input, number: int = NUM_EXAMPLES) -> dict[str, np.ndarray]:
-    """Returns the first examples of an input, {name: [number or fewer, ...]}, without padding.
+    """Returns the first `number` examples of an input, or all if it has fewer: {name: [B, ...]}.
 
-    At most `number` batches of a repeating input are read. Raises ParamError if there is no
-    example.
+    Examples that are padding (weight 0) are left out. At most `number` batches of a repeating input
+    are read. Raises ParamError if there is no example.
     """
     batches: list[dict[str, np.ndarray]] = []
     missing = number
@@ -121,10 +124,10 @@ def read_examples(data: Input, number: int = NUM_EXAMPLES) -> dict[str, np.ndarr
 def split_examples(
     examples: Arrays, *, batch_size: int, is_static: bool
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields batches of examples, {name: [B, ...]}.
+    """Splits examples into batches of `batch_size`, {name: [B, ...]}.
 
-    Static batches all have `batch_size` examples; the first examples fill up the last batch, as
-    padding of weight 0. Otherwise the last batch may be smaller.
+    With `is_static` all batches have the same size: the last batch is padded with the first
+    examples, at weight 0. Otherwise the last batch may be smaller.
     """
     number = len(examples["weights"])
     for start in range(0, number, batch_size):
@@ -137,9 +140,9 @@ def split_examples(
 def make_cases(
     signatures: Sequence[Signature], batches: Sequence[Arrays], *, is_static: bool
 ) -> list[Case]:
-    """Returns a call of every signature for every batch.
+    """Returns one call of every signature for every batch.
 
-    Where lengths may vary, the first signature also gets a batch of half the length.
+    If the length of examples may vary, the first signature also gets examples of half the length.
     """
     cases = [Case(one, batch, one.examples(batch)) for one in signatures for batch in batches]
     first = cases[0]
@@ -151,10 +154,18 @@ def make_cases(
 
 def check_export(
     folder: Path, loader: Loader, cases: Sequence[Case], run: Run, bound: Bound
-) -> ExportCheck:
-    """Computes calls with the export in a folder and with its run, and compares the outputs.
+) -> Report:
+    """Computes the same calls with an export and with its run, and compares the outputs.
 
-    Raises ExportError if the export cannot be read, or differs more than the bound allows.
+    Args:
+        folder: the folder of the export.
+        loader: how the export is loaded.
+        cases: the calls.
+        run: the trained model in lingo.
+        bound: how much the outputs may differ.
+
+    Raises:
+        ExportError: if the export cannot be read, or differs more than the bound allows.
     """
     differences: dict[str, Difference] = {}
     before: dict[str, Mean] = {}
@@ -191,9 +202,9 @@ def check_export(
 def compute_alone(
     folder: Path, loader: Loader, cases: Sequence[Case]
 ) -> list[dict[str, np.ndarray]]:
-    """Returns an export's outputs for each call, {name: [B, ...]}, from a process without lingo.
+    """Computes calls with an export in a process without lingo: returns {name: [B, ...]} per call.
 
-    Raises ExportError if the process fails, OSError if its results cannot be written.
+    Raises ExportError if the process fails, and OSError if its results cannot be written.
     """
     given = {
         f"{case.signature.name}|{i}|{name}": value
@@ -229,9 +240,10 @@ def compute_alone(
 
 
 def compare(signature: Signature, expected: Arrays, found: Arrays) -> Difference:
-    """Returns how much the outputs of a call differ.
+    """Returns how much the run's (`expected`) and the export's (`found`) outputs of a call differ.
 
-    The difference is infinite if names or shapes differ, or a number is finite on one side only.
+    The difference is infinite if names or shapes differ, or if a number is finite in one of them
+    only.
     """
     if {*expected} != {*found} or any(expected[n].shape != found[n].shape for n in expected):
         return Difference(np.inf)

@@ -1,4 +1,4 @@
-"""A trained model as functions of TensorFlow's variables, for programs without lingo."""
+"""A trained model as TensorFlow functions and variables, from which exports are made."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from lingo.ops import random
 from lingo.ops.shape import size_of
 
 Arrays = Mapping[str, np.ndarray]
-"""{name: [B, ...]} on the host."""
+"""NumPy arrays by name, mostly of a batch: {name: [B, ...]}."""
 
 COUNTS = ("example_id", "rows", "weights")
-"""Arrays of every batch that a program may leave out: they follow from the number of examples."""
+"""Arrays of a batch that a caller may leave out, since they follow from the number of examples."""
 
 _HOST_CALLS = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 
 
 class Reads(NamedTuple):
-    """The arrays of a batch that `Task.predict` reads, by name."""
+    """The names of the arrays of a batch that `Task.predict` reads."""
 
-    arrays: tuple[str, ...]
-    optional: tuple[str, ...]  # arrays that it first tests with `in`: targets, mostly
+    arrays: tuple[str, ...]  # arrays that are always read
+    optional: tuple[str, ...]  # arrays that are read if `name in batch` is true, such as targets
 
 
 class ExportedModel:
-    """A task with the weights of a run, whose functions may be traced any number of times.
+    """A task with trained weights, whose functions may be traced any number of times.
 
-    `module` holds the weights, program path -> variable. They come from `fold_weights` or
-    `quantize_weights`, since another compiler would divide, and so round, differently. With
-    `compiled`, layers compute as they do under XLA, with static shapes, and the weights are
-    constants of the traced function. With `constant_ranges`, moving statistics are constants too,
-    and ranges of quantization are operations that converters read.
+    `module` holds the weights: path -> variable, with stacked layers as one variable. The weights
+    must come from `fold_weights` or `quantize_weights`, which divide in advance: in an exported
+    program, another compiler would round differently. With `compiled`, layers compute as they do
+    under XLA, with static shapes, and the weights are constants of the traced function. With
+    `constant_ranges`, moving statistics are constants, too, and quantization ranges are operations
+    that converters can read.
     """
 
     def __init__(
@@ -65,19 +66,23 @@ class ExportedModel:
         )
 
     def predict(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns `Task.predict` of a batch, {name: [B, ...]}, which may lack the `COUNTS`."""
+        """Returns the outputs of `Task.predict`, {name: [B, ...]}; the batch may lack `COUNTS`."""
         outputs = predict_batch(self.task, *self._tensors(), _with_counts(batch), self._place)
         return {name: value for name, value in outputs.items() if name != "weights"}
 
     def decode(self, batch: Mapping[str, tf.Tensor], decoding: Decoding) -> dict[str, tf.Tensor]:
-        """Returns `Task.decode` of prompts, {name: [B, S, R + N]}; seed 0 and `rows` give keys."""
+        """Returns the outputs of `Task.decode` for a batch of prompts, {name: [B, S, R + N]}.
+
+        Random numbers follow from seed 0 and the batch's `rows`. S is the number of texts that are
+        generated per prompt, R the width of the batch's `rest`, N the number of new positions.
+        """
         key = random.Key(*map(tf.constant, random.root_key(0)))
         weights, state = self._tensors()
         outputs = decode_batch(self.task, weights, state, batch, decoding, key, self._place)
         return {name: value for name, value in outputs.items() if not name.startswith(IS_CAUSAL)}
 
     def reads(self, specs: Specs) -> Reads:
-        """Returns which arrays of a batch with these specs `Task.predict` reads.
+        """Returns the names of the arrays that `Task.predict` reads from a batch with these specs.
 
         Raises ParamError if the task has no predictions.
         """
@@ -98,10 +103,10 @@ class ExportedModel:
         )
 
     def refuse_foreign(self, graph: tf.Graph) -> None:
-        """Raises ParamError, with the layer, for operations that no other program can compute.
+        """Raises ParamError if a graph has operations that only this process can compute.
 
-        Operations with a state, such as tables and `tf.py_function`, are refused earlier, for every
-        program (`lingo/layers/hidden_state.py`).
+        The error names the layer. Stateful operations, such as tables and `tf.py_function`, are
+        refused earlier, in exports and elsewhere (`lingo/layers/hidden_state.py`).
         """
         definition = graph.as_graph_def()
         functions = definition.library.function
@@ -112,9 +117,9 @@ class ExportedModel:
                 raise ParamError(f"{self.owner(node.name)}: {node.op} {reason}")
 
     def owner(self, *operations: str) -> str:
-        """Returns the path of the layer that made the first of the operations, or of the task.
+        """Returns the path of the layer to which the first of some named operations belongs.
 
-        Operations whose names contain no layer are skipped.
+        Operations whose names contain no layer are skipped; if no name does, the path is "task".
         """
         for parts in (operation.split("/") for operation in operations):
             for size in range(len(parts), 0, -1):
@@ -125,9 +130,10 @@ class ExportedModel:
         return "task"
 
     def _tensors(self) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Returns weights and moving statistics: program path -> [*stacked axes, ...].
+        """Returns the weights, and the moving statistics, as tensors.
 
-        Weights are int8 with scales, or of the layers' dtype; statistics are float32.
+        Both are path -> tensor, with stacked layers as one tensor [*stacked axes, ...]. Weights are
+        int8 with scales, or have the layers' dtype. Statistics are float32.
         """
         weights, state = (
             {where: tf.convert_to_tensor(variable) for where, variable in variables.items()}
@@ -158,7 +164,7 @@ class _Recorder(dict[str, Any]):
 
 @functools.cache
 def _foreign(kind: str) -> str:
-    """Returns why other programs cannot compute operations of a kind; "" if they can."""
+    """Returns why other programs cannot compute operations of a type; "" if they can."""
     from tensorflow.python.framework import kernels
 
     if kind in _HOST_CALLS:

@@ -1,4 +1,4 @@
-"""The formats of exported models: how each writes signatures into a folder, and loads them.
+"""The formats of exported models: how signatures are written into a folder, and loaded from it.
 
 savedmodel    <step>/saved_model.pb    any batch size and length; TensorFlow Serving reads it
 stablehlo     <signature>.stablehlo    static shapes; `jax.export.deserialize` reads it
@@ -30,12 +30,16 @@ from lingo.runtimes.mesh.engine import engine
 from lingo.storage.files import describe_os_error
 
 Format = Literal["savedmodel", "stablehlo", "tflite"]
-"""The name of a format that computes without lingo."""
+"""The name of a format whose exports run without lingo."""
 
 Quantize = Literal["none", "float16", "int8_dynamic", "int8", "int8_weights"]
-"""The number types of an export. In TensorFlow Lite: float16 weights; int8 weights, and activations
-that are quantized at run time (`int8_dynamic`) or in ranges measured at export (`int8`). In a
-SavedModel: int8 weights in memory and in the file, while it computes in float32."""
+"""The number types of an export.
+
+"none": those of the task. "float16" (TensorFlow Lite): weights in float16. "int8_dynamic"
+(TensorFlow Lite): weights in int8, activations are quantized at run time. "int8" (TensorFlow Lite):
+weights in int8, activations are quantized in ranges that are measured at export. "int8_weights"
+(SavedModel): weights in int8, in memory and in the file; the computation is in float32.
+"""
 
 BOUNDS: dict[Quantize, Bound] = {
     "none": Bound(floats=1e-4, others=0.005),
@@ -44,58 +48,58 @@ BOUNDS: dict[Quantize, Bound] = {
     "int8": Bound(floats=0.2, others=0.05),
     "int8_weights": Bound(floats=1e-4, others=0.005),  # the run computes with the same weights
 }
-"""How much an export's outputs may differ from its run's."""
+"""How much an export's outputs may differ from those of the run, by number types."""
 
 BFLOAT16_BOUND = Bound(floats=0.05, others=0.05)
-"""The bound for layers that compute in 16 bits: sums in another order round differently."""
+"""The bound for tasks that compute in 16 bits, since sums in another order round differently."""
 
 Functions = dict[str, Any]
-"""Signature -> concrete function."""
+"""Name of a signature -> its concrete TensorFlow function."""
 
 _OPERATION = re.compile(r'"\w+:", "([^"@]+)@|\{node ([^}]+)\}|node `([^`]+)`')
-"""Finds the name of an operation in errors of TensorFlow Lite and XLA."""
+"""Finds the name of an operation in error messages of TensorFlow Lite and XLA."""
 
 _REASONS = (
     re.compile(r"'(tf\.\w+)' op is neither a custom op nor a flex op"),
     re.compile(r"(Detected unsupported operations.*|Input \d+ to node.*)"),
     re.compile(r"(.*[Ee]rror:.*)"),
 )
-"""Find why a compiler refused an operation; the first pattern that matches is reported."""
+"""Find why a compiler refused an operation; the match of the first matching pattern is reported."""
 
-_FLOAT32 = 0  # in the schema of TensorFlow Lite
+_FLOAT32 = 0  # the code of float32 in TensorFlow Lite's schema
 
 _IDENTIFIER = b"TFL3"
-_ALIGNMENT = 16  # bytes; LiteRT reads the constants of a file without a copy
+_ALIGNMENT = 16  # bytes to which constants are aligned, since LiteRT reads them without a copy
 
 
 class Export(NamedTuple):
-    """The content of an export, which a format writes."""
+    """The content of an export, which a format writes into a folder."""
 
     model: ExportedModel
     signatures: Sequence[Signature]
-    cases: Sequence[Case]  # calls of the signatures, in the shapes that a static format gets
-    step: int  # of the checkpoint
+    cases: Sequence[Case]  # example calls; their shapes are those of a static format
+    step: int  # the checkpoint's training step
     quantize: Quantize
 
 
 class ExportFormat(abc.ABC):
-    """A format of programs that compute without lingo: an entry of `FORMATS`."""
+    """A format of exports that run without lingo; `FORMATS` lists all of them."""
 
     name: ClassVar[Format]
-    is_static: ClassVar[bool]  # whether sizes of batches and texts are fixed at the export
+    is_static: ClassVar[bool]  # whether the batch size and length of texts are fixed at export
     numbers: ClassVar[tuple[Quantize, ...]] = ("none",)  # allowed values of `quantize`
     loader: ClassVar[Loader]
 
     @abc.abstractmethod
     def write(self, folder: Path, export: Export) -> Functions:
-        """Writes files into an empty folder; returns the functions in them.
+        """Writes an export into an empty folder, and returns the functions that were written.
 
-        Raises ParamError for a layer that cannot be computed or converted, OSError on a full disk.
+        Raises ParamError for a layer that the format cannot compute, and OSError on a full disk.
         """
 
 
 class SavedModelFormat(ExportFormat):
-    """`<step>/saved_model.pb` and its variables."""
+    """A TensorFlow SavedModel: `<step>/saved_model.pb` and its variables."""
 
     name = "savedmodel"
     is_static = False
@@ -103,21 +107,21 @@ class SavedModelFormat(ExportFormat):
     loader = Loader(reader.load_saved_model)
 
     def write(self, folder: Path, export: Export) -> Functions:
-        """Writes the folder of a version, whose name is the step."""
+        """Writes the SavedModel into a subfolder that is named after the training step."""
         functions = {s.name: trace(export.model, s) for s in export.signatures}
         _save(folder / str(export.step), export.model, functions)
         return functions
 
 
 class StableHloFormat(ExportFormat):
-    """One file per signature, weights included; needs JAX."""
+    """StableHLO programs: one file per signature, which includes the weights. Needs JAX."""
 
     name = "stablehlo"
     is_static = True
     loader = Loader(reader.load_stablehlo, hidden_modules=())
 
     def write(self, folder: Path, export: Export) -> Functions:
-        """Writes `<signature>.stablehlo`, in the shapes of the first case."""
+        """Writes `<signature>.stablehlo` for each signature, with the shapes of the first case."""
         jax = engine()
         from jax.experimental import jax2tf
 
@@ -139,7 +143,10 @@ class StableHloFormat(ExportFormat):
 
 
 class TfLiteFormat(ExportFormat):
-    """`model.tflite`; for int8, ranges of activations are measured on the cases."""
+    """A TensorFlow Lite model, `model.tflite`.
+
+    With `quantize` "int8", the ranges of activations are measured on the export's example calls.
+    """
 
     name = "tflite"
     is_static = True
@@ -147,7 +154,10 @@ class TfLiteFormat(ExportFormat):
     loader = Loader(reader.load_tflite)
 
     def write(self, folder: Path, export: Export) -> Functions:
-        """Writes the file; int8 raises ParamError for layers trained for other bits than 8."""
+        """Writes `model.tflite`.
+
+        Raises ParamError for "int8" if a layer was trained for quantization to other than 8 bits.
+        """
         model, signatures, cases = export.model, export.signatures, export.cases
         if export.quantize == "int8":
             _check_bits(model)
@@ -172,7 +182,7 @@ class TfLiteFormat(ExportFormat):
                     content = quantize_in_ranges(content)
             except (OSError, ParamError):
                 raise
-            except Exception as error:  # the converter has no class for its refusals
+            except Exception as error:  # the converter has no error class of its own
                 signature = _signature_of(error, signatures)
                 raise _refusal(model, signature, "TensorFlow Lite", error) from error
         (folder / "model.tflite").write_bytes(content)
@@ -185,9 +195,10 @@ FORMATS: dict[str, ExportFormat] = {
 
 
 def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
-    """Returns the concrete function of a signature, in the shapes of a batch of examples if given.
+    """Traces a signature: returns its concrete TensorFlow function.
 
-    Raises ParamError for a layer that no other program can compute, or a result of unknown rank.
+    If `batch`, a batch of examples, is given, the function has static shapes: those of the batch.
+    Raises ParamError for a layer that no other program can compute, or an output of unknown rank.
     """
     shapes = {name: shape for name, (shape, _) in signature.inputs.items()}
     if batch is not None:
@@ -200,7 +211,7 @@ def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
     def compute(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         return signature.compute(model, inputs)
 
-    compute.__name__ = f"compute_{signature.name}"  # errors of compilers quote it
+    compute.__name__ = f"compute_{signature.name}"  # compilers quote this name in errors
     function = tf.function(compute, autograph=False).get_concrete_function(**specs)
     model.refuse_foreign(function.graph)
     for name, spec in function.structured_outputs.items():
@@ -220,9 +231,9 @@ def _save(folder: Path, model: ExportedModel, functions: Functions) -> None:
 
 
 def _fold_pooling(file: Path) -> None:
-    """Replaces each MaxPoolV2 in a SavedModel with MaxPool: TensorFlow Lite has no MaxPoolV2.
+    """Replaces each MaxPoolV2 in a SavedModel with MaxPool, since TensorFlow Lite has no MaxPoolV2.
 
-    The sizes of windows and strides are inputs of MaxPoolV2, and attributes of MaxPool.
+    The sizes of windows and strides are inputs of MaxPoolV2, but attributes of MaxPool.
     """
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -257,7 +268,10 @@ def _representative(cases: Sequence[Case]) -> Callable[[], Iterator[tuple[str, A
 def _refusal(
     model: ExportedModel, signature: Signature, compiler: str, error: Exception
 ) -> ParamError:
-    """Returns the error for a compiler's refusal, with the layer if it names an operation."""
+    """Returns the error to raise if a compiler refuses a signature.
+
+    It names the layer, if the compiler's error names an operation.
+    """
     text = str(error)
     names = ["".join(groups) for groups in _OPERATION.findall(text)]
     where = model.owner(*(name.removeprefix("StatefulPartitionedCall/") for name in names))
@@ -270,7 +284,7 @@ def _refusal(
 
 
 def _signature_of(error: Exception, signatures: Sequence[Signature]) -> Signature:
-    """Returns the signature whose function an error quotes, else the first."""
+    """Returns the signature whose function an error mentions, or else the first signature."""
     return next((s for s in signatures if f"_compute_{s.name}_" in str(error)), signatures[0])
 
 
@@ -278,18 +292,19 @@ def _signature_of(error: Exception, signatures: Sequence[Signature]) -> Signatur
 
 
 def quantize_in_ranges(calibrated: bytes) -> bytes:
-    """Returns a model of TensorFlow Lite in 8 bits.
+    """Quantizes a TensorFlow Lite model to 8 bits, in the ranges that were trained or measured.
 
-    `calibrated` comes from a converter with `_experimental_calibrate_only`: each float tensor has
-    its measured minimum and maximum. A tensor with a trained range is an integer tensor with a
-    DEQUANTIZE behind it; the float tensor that this makes gets the trained range here.
+    `calibrated` is the model from a converter with `_experimental_calibrate_only`, in which each
+    float tensor has its measured minimum and maximum. A tensor with a trained range is an integer
+    tensor followed by a DEQUANTIZE operation. This function gives the trained range to the float
+    tensor that DEQUANTIZE returns.
 
-    The converter would keep the measured range, which holds only the values that occurred. It would
-    then scale a bias with the measured range, but the product that the bias is added to with the
-    trained one. It also measures after an operation, which may have overwritten its inputs with its
-    results.
+    The converter itself would keep the measured range, which covers only the values that occurred.
+    It would then scale a bias by the measured range, but the product to which the bias is added by
+    the trained range. Moreover, it measures after an operation, which may have overwritten its
+    inputs with its results.
 
-    Raises ParamError if the installed TensorFlow lacks the functions for it.
+    Raises ParamError if the installed TensorFlow lacks the needed functions.
     """
     try:
         from tensorflow.lite.python.convert import mlir_quantize
@@ -325,7 +340,7 @@ def _has_activation(operation: Any) -> bool:
 
 
 def _constants(model: Any, tensor: Any) -> np.ndarray | None:
-    """Returns the values of a float32 constant, [number]; None for any other tensor."""
+    """Returns the values of a constant float32 tensor, [size]; None for any other tensor."""
     data = model.buffers[tensor.buffer].data
     if data is None or tensor.type != _FLOAT32:
         return None
@@ -333,9 +348,11 @@ def _constants(model: Any, tensor: Any) -> np.ndarray | None:
 
 
 def _bound_results(name: str, values: Any, constants: np.ndarray | None, results: Any) -> None:
-    """Narrows the measured range of results to what measured values and constants can give.
+    """Narrows the measured range of an operation's results to the range that is possible.
 
-    So the levels of an image remain its levels when its pixels are scaled and shifted.
+    The possible range follows from the measured range of `values` and from `constants`, which the
+    operation `name` combines. So the levels of an image stay its levels when pixels are scaled and
+    shifted.
     """
     is_measured = all(r is not None and r.min is not None and len(r.min) for r in (values, results))
     if constants is None or not is_measured:
@@ -347,21 +364,21 @@ def _bound_results(name: str, values: Any, constants: np.ndarray | None, results
 
 
 def _copy_range(integers: Any, floats: Any) -> None:
-    """Sets the range of floats to the range of the integers that they are dequantized from."""
+    """Sets the range of a float tensor to that of the integer tensor that it dequantizes."""
     if integers is not None and integers.scale is not None and floats is not None:
         scale, zero = float(integers.scale[0]), int(integers.zeroPoint[0])
         floats.min, floats.max = [(-128 - zero) * scale], [(127 - zero) * scale]
 
 
 def _center_measured(floats: Any) -> None:
-    """Makes a measured range symmetric, for the reason of `center_range`."""
+    """Makes a measured range symmetric around 0, for the reason that `center_range` gives."""
     if floats is not None and floats.min is not None and len(floats.min):
         limits = symmetric_range(max(-float(floats.min[0]), float(floats.max[0])))
         floats.min, floats.max = [limits.low], [limits.high]
 
 
 class _SharingBuilder(flatbuffers.Builder):
-    """A builder that stores equal vectors once."""
+    """A FlatBuffers builder that stores equal vectors only once."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -374,15 +391,16 @@ class _SharingBuilder(flatbuffers.Builder):
         return self._places[key]
 
     def StartVector(self, elemSize: int, numElems: int, alignment: int) -> int:
-        """Starts a vector; bytes are aligned, since they may be a constant of a larger type."""
+        """Starts a vector; byte vectors are aligned, since they may hold elements of more bytes."""
         return super().StartVector(elemSize, numElems, _ALIGNMENT if elemSize == 1 else alignment)
 
 
 def write_model(model: Any) -> bytes:
-    """Returns the content of the file of a model, a `ModelT` of TensorFlow Lite's schema.
+    """Returns the file content of a TensorFlow Lite model, a `ModelT` of its schema.
 
-    Equal vectors are stored once. An int8 weight has a scale per output, and a 64-bit zero point
-    per output, which is 0: in a small network these are a twelfth of the converter's file.
+    Equal vectors are stored only once. This saves space, since an int8 weight has a scale and a
+    64-bit zero point, which is 0, per output. In a small network these are a twelfth of the file
+    that the converter would write.
     """
     builder = _SharingBuilder()
     builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)

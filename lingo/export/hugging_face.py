@@ -1,9 +1,9 @@
 """Writes a trained model as a model folder of Hugging Face's hub.
 
-An export reverses an import. The `config.json` of the folder that the model was imported from, or
-of another folder with the same model, gives an experiment that reads such a folder. If its model
-equals the trained one, its WarmStart says which tensor each weight is read from, and so which
-tensor the weight is written to.
+An export reverses an import. It needs the `config.json` of the folder that the model was imported
+from, or of another folder with the same model. From this file an experiment is made that reads such
+a folder. If the experiment's model equals the trained model, its WarmStart says from which tensor
+each weight would be read. The export writes the weight to this tensor.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from lingo.layers.wrap.remat import Remat
 from lingo.storage.files import new_folder, storage_error
 
 PRETRAINED = "huggingface.pretrained_model"
-"""The experiment that reads a model folder of the hub, for any kind of model that lingo knows."""
+"""Name of the experiment that reads a model folder of the hub, for any supported architecture."""
 
 WEIGHTS = "model.safetensors"
 
 FloatType = Literal["float32", "bfloat16"]
 """The dtype of the written weights."""
 
-_MAX_LINES = 10  # differences in an error
-_EXECUTION_LAYERS = (Stack, Repeat, Pipeline, Remat)  # they only say how inner layers are run
+_MAX_LINES = 10  # the largest number of differences that an error lists
+_EXECUTION_LAYERS = (Stack, Repeat, Pipeline, Remat)  # layers that only say how others are run
 _TRAINING_FIELDS = {  # fields that do not change what a trained model computes
     "balance_loss",
     "balance_scale",
@@ -70,22 +70,22 @@ def export_hugging_face(
     config: Path | None = None,
     dtype: FloatType = "float32",
 ) -> None:
-    """Writes config.json, model.safetensors and the tokenizer into a new folder, or nothing.
+    """Writes config.json, model.safetensors and the tokenizer's files into a new folder.
 
-    The weights are in memory twice.
+    If an error occurs, nothing is written. The weights are in memory twice.
 
     Args:
         experiment: the trained model's experiment.
         weights: path of a single layer's weight -> float32 array.
-        folder: it must not exist, its parent must.
+        folder: the new folder, whose parent must exist.
         config: a folder whose config.json describes the model. None: the folder that the
             experiment's weights were imported from.
-        dtype: the dtype of the weights in the file, which config.json names.
+        dtype: the dtype of the weights in model.safetensors, which config.json records.
 
     Raises:
         ParamError: if the folder exists, config.json is missing or describes another model, or
             `dtype` is unknown.
-        MissingPackage: without `safetensors`.
+        MissingPackage: if `safetensors` is not installed.
         StorageError: if the folder cannot be written.
     """
     if dtype not in (types := get_args(FloatType)):
@@ -106,17 +106,21 @@ def export_hugging_face(
         (partial / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
         typed = {name: tensor.astype(dtype, copy=False) for name, tensor in tensors.items()}
         _save(typed, partial / WEIGHTS)
-        # the library lets only the owner read what it writes
+        # the library makes files that only the owner can read
         shutil.copymode(partial / CONFIG, partial / WEIGHTS)
 
 
 def convert_weights(
     warm_start: WarmStart, weights: Mapping[str, np.ndarray], specs: Mapping[str, ParamSpec]
 ) -> dict[str, np.ndarray]:
-    """Returns the tensors, float32, from which a WarmStart would read the weights.
+    """Returns the float32 tensors, by name, from which a WarmStart would read the weights.
 
-    `specs` describe the weights, by program path. In tensors, heads and their features are one
-    axis.
+    In these tensors, the axes of heads and of a head's features are merged into one axis.
+
+    Args:
+        warm_start: says which tensor each weight is read from.
+        weights: path of a single layer's weight -> array.
+        specs: path -> description of a weight, with stacked layers as one weight.
     """
     by_name = {name: spec for where, spec in specs.items() for name in path.names(where)}
     reads = warm_start.reads({name: spec.shape for name, spec in by_name.items()})
@@ -133,7 +137,7 @@ def convert_weights(
 
 
 def _merge_heads(spec: ParamSpec) -> tuple[int, ...]:
-    """Returns the shape of a weight with the axes of heads and of their features as one."""
+    """Returns a weight's shape after merging the axis of heads with that of a head's features."""
     shape: list[int] = []
     for size, axis in zip(spec.shape, spec.axes, strict=True):
         if axis == "head_dim" and shape:
@@ -161,7 +165,7 @@ def _import_folder(experiment: Experiment) -> Path:
 
 
 def _tokenizer_files(experiment: Experiment) -> Mapping[str, bytes]:
-    """Returns the files of the training data's tokenizer; {} unless it is of `tokenizers`."""
+    """Returns the tokenizer's files, name -> content; {} if its library is not `tokenizers`."""
     for tokenizer in experiment.p.train_input.all(LibraryTokenizer):
         try:
             return tokenizer.build().hub_files()
@@ -182,7 +186,10 @@ def _save(tensors: dict[str, np.ndarray], file: Path) -> None:
 
 
 def _check_model(trained: Layer, described: Layer, file: Path) -> None:
-    """Raises ParamError unless the models of two tasks compute the same."""
+    """Raises ParamError unless the trained and the described task have the same model.
+
+    `file` is the config.json of the described task, which the error names.
+    """
     ours, theirs = _settings(trained), _settings(described)
     lines = [
         f"{where}: {ours.get(where, 'absent')}, but {theirs.get(where, 'absent')} in {CONFIG}"
@@ -196,7 +203,10 @@ def _check_model(trained: Layer, described: Layer, file: Path) -> None:
 
 
 def _settings(task: Layer) -> dict[str, str]:
-    """Returns the class and settings of each layer below a task, and the shapes of weights."""
+    """Returns the layer classes, settings and weight shapes that make up a task's model, by path.
+
+    Settings that do not change what a trained model computes are left out.
+    """
     settings: dict[str, str] = {}
     for layer in itertools.islice(task.tree(), 1, None):
         if isinstance(layer, _EXECUTION_LAYERS):

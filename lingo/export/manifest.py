@@ -1,9 +1,11 @@
-"""export.json: the description of an exported model, with digests of its files and of itself.
+"""Reads and writes export.json, which describes an exported model and has digests of its files.
 
-experiment, step, weights, digests      the run that was exported
-format, quantize, signatures            the programs: inputs and outputs as [shape, dtype]
-check, evaluation                       how much their outputs differ from the run's
+experiment, step, weights, digests      the trained model that was exported
+format, quantize, signatures            the programs, with inputs and outputs as [shape, dtype]
+check, evaluation                       how much the programs' outputs differ from lingo's
 files                                   path -> {"size", "sha256"}
+
+The file also has a digest of its own content.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ from lingo.storage.files import StorageError, describe_os_error, sync
 
 MANIFEST = "export.json"
 
-_NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP)  # EINVAL is from `regular_file`
-_MAX_PART_BYTES = 255  # of a file's or folder's name, in most file systems
+_NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP)  # `regular_file` raises EINVAL
+_MAX_PART_BYTES = 255  # the longest name of a file or folder in most file systems
 _VERSION = re.compile(r"[0-9]+/saved_model\.pb")
 
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
-    """Writes the manifest of the files in a folder, and waits until all is on the disk."""
+    """Writes a manifest for all files in a folder, and waits until all of them are on the disk.
+
+    `content` has all fields of the manifest except `files`.
+    """
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {path.relative_to(folder).as_posix(): seal_file(path) for path in paths}
     (folder / MANIFEST).write_bytes(render({**content, "files": files}))
@@ -38,7 +43,7 @@ def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the manifest of an export, after verifying the manifest's own digest.
 
-    Raises ParamError if the folder has no manifest, or one that lingo has not written, and
+    Raises ParamError if the folder has no manifest, or its manifest is not as lingo wrote it, and
     StorageError if the manifest cannot be read.
     """
     path = folder / MANIFEST
@@ -63,8 +68,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def verify_export(folder: Path) -> dict[str, Any]:
     """Returns the manifest of an export, after verifying that all files are as they were written.
 
-    Raises the errors of `read_manifest`, and ExportError with the names of files that are missing,
-    are links, have changed, or are a version of a SavedModel that the manifest does not name.
+    Raises the errors of `read_manifest`. Raises ExportError if files are missing, are links or have
+    changed, or if the folder has a version of a SavedModel that the manifest does not name.
     """
     content = read_manifest(folder)
     files = content["files"]
@@ -82,19 +87,22 @@ def verify_export(folder: Path) -> dict[str, Any]:
 
 
 def find_versions(folder: Path) -> list[str]:
-    """Returns the files `<version>/saved_model.pb` in a folder, as a manifest names them."""
+    """Returns the sorted paths `<version>/saved_model.pb` in a folder, relative to the folder."""
     names = (path.relative_to(folder).as_posix() for path in folder.glob("*/saved_model.pb"))
     return sorted(name for name in names if _VERSION.fullmatch(name))
 
 
 def find_link(folder: Path, names: Iterable[str]) -> Path | None:
-    """Returns the first link among files in a folder and the folders between; None without one."""
+    """Returns the first of the named files, or of their parent folders, that is a link.
+
+    `names` are relative to `folder`. None: there is no link.
+    """
     paths = {folder / part for name in names for part in (Path(name), *Path(name).parents)}
     return min((path for path in paths - {folder} if path.is_symlink()), default=None)
 
 
 def _check_name(name: str) -> str:
-    """Returns the name of a file; raises ValueError if it is empty, or leads out of the folder."""
+    """Returns a file's name unchanged; raises ValueError if it is no path inside the folder."""
     parts = name.split("/")
     is_long = max(len(part.encode()) for part in parts) > _MAX_PART_BYTES
     if not name or name.startswith("/") or ".." in parts or "\0" in name or is_long:
@@ -103,7 +111,7 @@ def _check_name(name: str) -> str:
 
 
 def _check_seal(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the size and digest of a file; raises ValueError if they have the wrong type."""
+    """Returns a manifest's size and digest of a file; raises ValueError for a wrong type."""
     size, digest = entry["size"], entry["sha256"]
     if type(size) is not int or not isinstance(digest, str):
         raise ValueError(f"{name!r:.80} has a size or digest of the wrong type")

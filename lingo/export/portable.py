@@ -1,11 +1,11 @@
 """Writes a trained model as a program that runs without lingo, checks it, and describes it.
 
-    signatures = the functions of the model        lingo/export/signature.py
-    files      = the signatures in a format        lingo/export/formats.py
-    report     = files against the run             lingo/export/check.py
-    export.json = run, signatures, report          lingo/export/manifest.py
+    signatures  = the functions of the model                  lingo/export/signature.py
+    files       = the signatures in a format                  lingo/export/formats.py
+    report      = comparison of the files with the run        lingo/export/check.py
+    export.json = description of run, signatures, report      lingo/export/manifest.py
 
-The folder gets its name once all of this is done.
+All is written into a temporary folder, which gets its final name at the end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lingo.export.text_signature import model_signatures
 from lingo.storage.files import new_folder
 
 PROMPT_LENGTH = 64
-"""Tokens per prompt in static shapes, unless the model has sources or `prompt_length` is set."""
+"""Default number of tokens per prompt in formats with static shapes, for models without sources."""
 
 _PACKAGES = ("lingo-tf", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "jax", "jaxlib")
 """Packages whose versions the manifest records."""
@@ -47,7 +47,7 @@ _PACKAGES = ("lingo-tf", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "jax"
 
 @option_class
 class ExportOptions:
-    """The options of `lingo export` and `Trained.export`."""
+    """The options that `lingo export` and `Trained.export` share."""
 
     format: Literal["huggingface"] | Format = option(
         "The layout of the folder: a model as on Hugging Face's hub, or a program.",
@@ -73,12 +73,12 @@ class ExportOptions:
 
 @option_class
 class Settings(ExportOptions):
-    """How a model is exported."""
+    """How a model is exported: the command's options, and the signatures."""
 
-    signatures: Sequence[str] = ()  # their names; empty: all that the task has
+    signatures: Sequence[str] = ()  # names of the signatures; empty: all that the task can compute
 
     def check(self) -> None:
-        """Raises ParamError for unknown values, or settings that do not fit together."""
+        """Raises ParamError for unknown values, and for settings that do not fit together."""
         hub, programs = ("huggingface",), tuple(FORMATS)
         static = tuple(name for name, form in FORMATS.items() if form.is_static)
         if self.format not in (known := hub + programs):
@@ -113,18 +113,25 @@ def export_portable(
     run: Run,
     description: Mapping[str, Any],
     progress: Callable[[str], None] = lambda _: None,
-) -> check.ExportCheck:
-    """Writes a model into a new folder, or nothing.
+) -> check.Report:
+    """Writes a model into a new folder as a program that runs without lingo, and checks it.
+
+    If an error occurs, nothing is written.
 
     Args:
         experiment: the trained model's experiment.
-        weights: program path -> [*stacked axes, ...], as `fold_state` or `quantize_state` returns.
+        weights: path -> array, with stacked layers as one array [*stacked axes, ...]. `fold_state`
+            or `quantize_state` returns them.
         state: moving statistics in the same form, float32.
-        folder: it must not exist, its parent must.
-        settings: the format and its options, checked.
-        run: the trained model, which the export is compared with.
-        description: the manifest's fields about the run, with its `step`.
-        progress: called with a description of each part that takes seconds, before it begins.
+        folder: the new folder, whose parent must exist.
+        settings: the format and its options, which have been checked.
+        run: the trained model, with which the export is compared.
+        description: the manifest's fields about the run; `step` is one of them.
+        progress: called with a description of each part of the work that takes seconds, before the
+            part begins.
+
+    Returns:
+        The outcome of the comparison.
 
     Raises:
         ParamError: if the folder exists, or the format cannot hold the model.
@@ -191,7 +198,10 @@ def _signatures(model: ExportedModel, specs: Any, settings: Settings) -> list[Si
 def _describe(
     cases: Sequence[check.Case], functions: Functions, *, is_static: bool
 ) -> dict[str, dict[str, Any]]:
-    """Returns {signature: {"inputs" or "outputs": {name: [shape, dtype]}}}; None is any size."""
+    """Describes signatures: {signature: {"inputs" or "outputs": {name: [shape, dtype]}}}.
+
+    A size in a shape is None if it may vary.
+    """
     described = {}
     for case in cases:
         outputs = functions[case.signature.name].structured_outputs
@@ -208,7 +218,7 @@ def _describe(
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """Returns the SHA-256 of names and values, in the order of names."""
+    """Returns the SHA-256 digest of arrays' names and values, in the order of names."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         digest.update(name.encode())

@@ -1,10 +1,10 @@
-"""Computes with an exported model in a process that cannot import lingo: `python -I reader.py`.
+"""Computes the outputs of an exported model, in a process that cannot import lingo.
 
     python -I reader.py load_saved_model FOLDER GIVEN RESULTS
 
-GIVEN and RESULTS are `.npz` files of arrays named `signature|call|array`: the inputs of several
-calls of each signature, and their outputs. This file is also an example of how to use an export: it
-needs TensorFlow, or for StableHLO JAX, and nothing else.
+GIVEN has the inputs of one or more calls of each signature, and RESULTS gets their outputs. Both
+are `.npz` files of arrays with names `signature|call|array`. This file is also an example of how to
+use an export. It needs only NumPy and TensorFlow, or NumPy and JAX for StableHLO.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Signatures = dict[str, Callable[[dict[str, np.ndarray]], dict[str, Any]]]
 
 
 def load_saved_model(folder: Path) -> Signatures:
-    """Returns the signatures of a SavedModel, which is in the folder of its version."""
+    """Returns the signatures of a SavedModel, which is in a subfolder named after its version."""
     import tensorflow as tf
 
     (version,) = (path.parent for path in folder.glob("*/saved_model.pb"))
     model = tf.saved_model.load(str(version))
 
     def call(signature: Any) -> Callable[[dict[str, np.ndarray]], dict[str, Any]]:
-        # the signatures belong to the model, which must not be deleted before them
+        # the default argument keeps the model alive, without which signatures do not work
         return lambda inputs, model=model: signature(
             **{name: tf.constant(value) for name, value in inputs.items()}
         )
@@ -36,7 +36,7 @@ def load_saved_model(folder: Path) -> Signatures:
 
 
 def load_stablehlo(folder: Path) -> Signatures:
-    """Returns the signatures of programs that `jax.export` wrote, a file for each."""
+    """Returns the signatures of a StableHLO export, which has one file per signature."""
     from jax import export
 
     def call(file: Path) -> Any:
@@ -46,7 +46,7 @@ def load_stablehlo(folder: Path) -> Signatures:
 
 
 def load_tflite(folder: Path) -> Signatures:
-    """Returns the signatures of a model of TensorFlow Lite."""
+    """Returns the signatures of a TensorFlow Lite model."""
     import tensorflow as tf
 
     interpreter = tf.lite.Interpreter(model_path=str(folder / "model.tflite"))
@@ -59,7 +59,10 @@ def load_tflite(folder: Path) -> Signatures:
 
 
 def main(loader: str, folder: str, given: str, results: str) -> None:
-    """Computes the calls in the file `given` with a loader above, writes outputs to `results`."""
+    """Computes the calls in the file `given`, and writes their outputs to the file `results`.
+
+    `loader` is the name of a function above, which loads the export in `folder`.
+    """
     signatures = globals()[loader](Path(folder))
     calls: dict[tuple[str, str], dict[str, np.ndarray]] = {}
     with np.load(given) as arrays:
@@ -77,5 +80,5 @@ def main(loader: str, folder: str, given: str, results: str) -> None:
 
 if __name__ == "__main__":
     for package in ("lingo", "tasks", "params"):
-        sys.modules[package] = None  # type: ignore[assignment]  # now its import fails
+        sys.modules[package] = None  # type: ignore[assignment]  # importing it now fails
     main(*sys.argv[1:])

@@ -1,11 +1,12 @@
-"""The functions of an exported model, and the examples that check them.
+"""The functions (signatures) of an exported model, and the examples that check them.
 
     predict       arrays of a batch -> the outputs of `Task.predict` for each example
-    score         these and the targets -> the log-probabilities of the targets
+    score         arrays of a batch with targets -> the log-probabilities of the targets
     decode        token ids of prompts -> their continuations, computed with caches
     ..._text      the same for texts (`lingo/export/text_signature.py`)
 
-A signature computes twice: `compute` in TensorFlow, for the export; `reference` with the run.
+A signature computes its outputs in two ways, which must agree. `compute` is TensorFlow code that is
+exported. `reference` uses the run: the trained model in lingo.
 
 Axes: B examples, T positions, S texts of a prompt, N new tokens of a text.
 """
@@ -31,32 +32,35 @@ from lingo.learner.task import Task
 from lingo.ops.shape import sizes_of
 
 Inputs = dict[str, tuple[tuple[int | None, ...], str]]
-"""The inputs of a signature, name -> (shape, dtype); a size is None if it may vary."""
+"""The inputs of a signature: name -> (shape, dtype); a size is None if it may vary."""
 
-_MIN_PROMPT, _MAX_PROMPT = 4, 16  # tokens per prompt that a check takes from a text
+_MIN_PROMPT, _MAX_PROMPT = 4, 16  # least and largest number of tokens in a check's prompts
 
 
 class Mean(NamedTuple):
-    """A sum of `count` values."""
+    """A mean, as the sum of `count` values, so that means of batches can be merged."""
 
     sum: float
     count: int
 
 
 class Run(Protocol):
-    """A trained model, computed by its run."""
+    """A trained model, computed by lingo as in training, not by an export."""
 
     def predict(self, arrays: Arrays) -> Arrays:
-        """Returns the predictions for a batch, {name: [B, ...]}."""
+        """Returns the outputs of `Task.predict` for a batch, {name: [B, ...]}."""
         ...
 
     def decode(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Continuation]]:
-        """Returns the texts for each prompt; a prompt's id is its index, the seed is 0."""
+        """Returns the texts generated for each prompt, with seed 0.
+
+        The random numbers of a prompt depend on its index in `prompts`.
+        """
         ...
 
 
 class Signature:
-    """A function of an exported model. `inputs` describes the arrays that it takes."""
+    """A function of an exported model; `inputs` describes the arrays that the function takes."""
 
     name: str
     inputs: Inputs
@@ -64,29 +68,32 @@ class Signature:
     def compute(
         self, model: ExportedModel, inputs: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Returns {name: [B, ...]}, for inputs {name: [B, ...]} as `inputs` describes them."""
+        """Returns the outputs, {name: [B, ...]}, for inputs {name: [B, ...]}, in TensorFlow."""
         raise NotImplementedError
 
     def examples(self, batch: Arrays) -> dict[str, np.ndarray]:
-        """Returns inputs, [B, ...], made from a batch of an evaluation input."""
+        """Makes inputs of the function, {name: [B, ...]}, from a batch of an evaluation input."""
         return {name: batch[name] for name in self.inputs}
 
     def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Returns the run's outputs for inputs, with the names and shapes of `compute`."""
+        """Returns the run's outputs for inputs, with the names and shapes that `compute` gives."""
         raise NotImplementedError
 
     def comparable(self, expected: Arrays, found: Arrays) -> np.ndarray:
-        """Returns the examples whose floats are compared, bool [B]; by default all."""
+        """Returns whether the float outputs of each example are compared, bool [B]; default: all.
+
+        `expected` are the run's outputs, `found` are the export's.
+        """
         del found
         return np.ones(len(next(iter(expected.values()))), bool)
 
     def count_unequal(self, expected: Arrays, found: Arrays) -> tuple[int, int]:
-        """Returns how many integers and texts differ, and how many are compared, by default all."""
+        """Returns how many integers and texts differ, and how many are compared; default: all."""
         pairs = [(v, found[name]) for name, v in expected.items() if v.dtype.kind != "f"]
         return sum(int((a != b).sum()) for a, b in pairs), sum(a.size for a, _ in pairs)
 
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
-        """Returns metrics of the outputs for an evaluation batch; {} if the signature has none."""
+        """Returns metrics of the outputs for an evaluation batch: metric -> mean; default: {}."""
         del batch, outputs
         return {}
 
@@ -108,7 +115,7 @@ class Predict(Signature):
         return dict(run.predict(inputs))
 
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
-        """Returns the fraction of predicted `labels` that equal the batch's."""
+        """Returns the accuracy: the fraction of predicted `labels` that equal the batch's."""
         if "labels" not in outputs or "labels" not in batch:
             return {}
         right = outputs["labels"] == batch["labels"]
@@ -116,10 +123,11 @@ class Predict(Signature):
 
 
 class Score(Signature):
-    """The log-probabilities of given targets, in nats; 0 where a position does not count.
+    """The log-probabilities of given targets, in nats.
 
-    `log_probs`: float32 [B, T]; `log_prob`: float32 [B], their sum; `num_tokens`: int32 [B], the
-    number of positions that count.
+    Outputs: `log_probs`, float32 [B, T], which are 0 at padding and at positions of weight 0;
+    `log_prob`, float32 [B], the sum of an example's `log_probs`; `num_tokens`, int32 [B], the
+    number of its positions without padding and positions of weight 0.
     """
 
     name = "score"
@@ -152,28 +160,37 @@ class Score(Signature):
         return {"loss": Mean(-float(outputs["log_prob"].sum()), int(outputs["num_tokens"].sum()))}
 
     def _counts(self, inputs: Mapping[str, Any], ones_like: Any) -> Any:
-        """Returns which positions count, bool [B, T]: no padding, no position of weight 0."""
+        """Returns whether positions count, bool [B, T]; padding and weight 0 do not."""
         counts = inputs["segments"] > 0 if "segments" in inputs else ones_like(inputs["tokens"]) > 0
         return counts & (inputs["target_weights"] > 0) if "target_weights" in inputs else counts
 
 
 class Decode(Signature):
-    """Continues prompts, or answers sources, with the decoding of the experiment.
+    """Continues prompts, or answers sources, with the experiment's decoding settings.
 
-    Inputs: `tokens`, int32 [B, T], the ids of each prompt, or of its source if there is an encoder,
-    padded with any ids; `lengths`, int32 [B], the number of ids; and, if texts are sampled,
-    `seeds`, int32 [B]: the same prompt and seed give the same text. With a static T, a length
-    outside of 1..T is clipped. Then prompts that are a prefix, whose positions attend to each
-    other, have T tokens and no `lengths`.
+    Inputs:
 
-    Outputs: `tokens`, int32 [B, S, N], filled up with the end id; `lengths`, int32 [B, S], without
-    the end id; `log_probs`, float32 [B, S, N], of the tokens and the first end id, then 0.
+    - `tokens`, int32 [B, T]: the ids of each prompt, or of its source if the model has an encoder,
+      padded with any ids.
+    - `lengths`, int32 [B]: the number of ids of each prompt without padding. If T is static,
+      lengths outside of 1..T are clipped. If T is static and prompts are prefixes (their positions
+      attend to each other), there is no `lengths`, and prompts have T ids.
+    - `seeds`, int32 [B], only if texts are sampled: the same prompt and seed give the same text.
+
+    Outputs:
+
+    - `tokens`, int32 [B, S, N]: the new ids, padded with the end id.
+    - `lengths`, int32 [B, S]: the number of new ids, without the end id.
+    - `log_probs`, float32 [B, S, N]: log-probabilities of the new ids and the first end id, then 0.
     """
 
     name = "decode"
 
     def __init__(self, experiment: Experiment, *, num_columns: int | None = None) -> None:
-        """`num_columns` is a static T. Raises ParamError if the experiment continues no texts."""
+        """Prepares the signature; `num_columns` is T if it is static, None if it may vary.
+
+        Raises ParamError if the experiment's task cannot continue texts.
+        """
         tokenizer = getattr(experiment.train_input, "tokenizer", None)
         if type(experiment.task).decode is Task.decode or not isinstance(tokenizer, Tokenizer):
             raise ParamError(
@@ -211,7 +228,7 @@ class Decode(Signature):
         }
 
     def examples(self, batch: Arrays) -> dict[str, np.ndarray]:
-        """Returns the beginnings of texts, or the first source of each example, as prompts."""
+        """Makes prompts of a batch: the beginning of each text, or each example's first source."""
         numbers = np.arange(len(batch["weights"]), dtype=np.int32)
         if self.empty.source is not None:
             tokens = batch["source_tokens"]
@@ -243,7 +260,10 @@ class Decode(Signature):
         return {"tokens": tokens, "lengths": lengths, "log_probs": log_probs}
 
     def comparable(self, expected: Arrays, found: Arrays) -> np.ndarray:
-        """Returns the prompts with equal texts: other tokens have other log-probabilities."""
+        """Returns which prompts have equal texts, since other texts have other log-probabilities.
+
+        The result is bool [B].
+        """
         return (expected["tokens"] == found["tokens"]).all(axis=(1, 2))
 
     def count_unequal(self, expected: Arrays, found: Arrays) -> tuple[int, int]:
@@ -271,11 +291,11 @@ class Decode(Signature):
         return self.empty._replace(**{whole: ids})
 
     def _batch(self, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the batch of `lingo.decode.text.prompt_batch`, static if the inputs are."""
+        """Returns a batch like `lingo.decode.text.prompt_batch`; it has static shapes if T is."""
         if self._num_columns is None:
             lengths = self._check_lengths(inputs)
             first, last = tf.reduce_min(lengths), tf.reduce_max(lengths)
-        else:  # in static shapes, a prompt is read token by token after its first
+        else:  # in static shapes, the tokens of a prompt after the first are read one by one
             last = self._num_columns
             first = last if self.empty.is_prefix else 1
             given: Any = inputs.get("lengths", last)
@@ -308,7 +328,7 @@ class Decode(Signature):
         return batch
 
     def _check_lengths(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the lengths, int32 [B], from an operation that fails if one is out of range."""
+        """Returns the lengths, int32 [B]; computing them fails if a length is out of range."""
         ids, lengths = inputs["tokens"], inputs["lengths"]
         message = "lengths must be from 1 to the number of columns of tokens"
         checks = [
@@ -325,8 +345,8 @@ class Decode(Signature):
 def count_changes(expected: np.ndarray, found: np.ndarray, lengths: np.ndarray) -> tuple[int, int]:
     """Returns how many texts differ, and how many positions are compared.
 
-    Texts, [B, S, N] of ids or bytes, are compared up to their `lengths`, int [B, S], or up to their
-    first difference: later positions continue different texts.
+    Texts, [B, S, N] of ids or bytes, are compared up to their `lengths`, int [B, S]. If two texts
+    differ, they are compared only up to the first difference, since they continue differently.
     """
     same = expected == found
     is_compared = np.arange(same.shape[-1]) <= lengths[..., None]
@@ -341,10 +361,16 @@ def find_signatures(
     *,
     num_columns: int | None = None,
 ) -> list[Signature]:
-    """Returns the signatures with these names; without names, all that the task has.
+    """Returns the signatures that an export of a model has.
 
-    `specs` describe the evaluation input's batches, name -> (shape, dtype); `num_columns` is as for
-    `Decode`. Raises ParamError for an unknown name, or a signature that the task does not have.
+    Args:
+        model: the model.
+        names: names of the signatures; if empty, all that the task can compute.
+        specs: name -> (shape, dtype) of the arrays in the evaluation input's batches.
+        num_columns: tokens per prompt, if shapes are static; None: the number may vary.
+
+    Raises:
+        ParamError: for an unknown name, or a signature that the task cannot compute.
     """
     known = ("predict", "score", "decode")
     if unknown := [name for name in names if name not in known]:
@@ -373,5 +399,5 @@ def find_signatures(
 
 
 def _vary(shape: Sequence[int], has_text: bool) -> tuple[int | None, ...]:
-    """Returns a shape whose batch size, and length in the case of tokens, may vary."""
+    """Returns a shape in which the batch size, and also the length of tokens, may vary (None)."""
     return (None, None) if has_text and len(shape) == 2 else (None, *shape[1:])

@@ -1,4 +1,6 @@
-"""Signatures that take texts instead of ids, if tokens are bytes: TensorFlow makes the ids.
+"""Signatures that take texts instead of token ids, for models whose tokens are bytes.
+
+TensorFlow operations in the exported program turn texts into ids, and ids into texts.
 
     score_text     texts -> their log-probabilities
     decode_text    prompts -> the texts that continue or answer them
@@ -31,11 +33,11 @@ from lingo.export.signature import (
 
 _FIRST_BYTE = 3  # the id of the byte 0 (`ByteTokenizer`)
 _PROBE = "ab"
-_NOT_UTF_8 = "\ufffd".encode()  # replaces bytes that are not UTF-8
+_NOT_UTF_8 = "\ufffd".encode()  # the character that replaces bytes that are not UTF-8
 
 
 class Layout(NamedTuple):
-    """The ids that an input puts before and after a text's ids, int32 [any number]."""
+    """The ids that an input puts before and after a text's ids, each int32 [number of ids]."""
 
     prefix: np.ndarray
     suffix: np.ndarray
@@ -54,7 +56,10 @@ class Layout(NamedTuple):
 
 
 def find_layout(data: Input) -> Layout | None:
-    """Returns how an input turns a text into ids; None if TensorFlow's operations cannot."""
+    """Returns the ids that an input adds to a text's ids.
+
+    None: the input turns texts into ids in a way that TensorFlow operations cannot.
+    """
     tokenizer = getattr(data, "tokenizer", None)
     if type(tokenizer) is not ByteTokenizer:
         return None
@@ -68,10 +73,12 @@ def find_layout(data: Input) -> Layout | None:
 
 
 class DecodeText(Signature):
-    """`text`, string [B], and `seeds` as in `Decode` -> `text`, string [B, S], UTF-8.
+    """Continues or answers texts: a `Decode` for texts in place of token ids.
 
-    Bytes that are not UTF-8 become U+FFFD. `log_prob`, float32 [B, S], is the log-probability of
-    the text and its end id.
+    Inputs: `text`, string [B], and `seeds` as in `Decode`.
+
+    Outputs: `text`, string [B, S], in UTF-8, in which U+FFFD replaces other bytes; `log_prob`,
+    float32 [B, S], the log-probability of a text and its end id.
     """
 
     name = "decode_text"
@@ -119,7 +126,10 @@ class DecodeText(Signature):
         }
 
     def comparable(self, expected: Arrays, found: Arrays) -> np.ndarray:
-        """Returns the prompts with equal texts without U+FFFD, which may hide different tokens."""
+        """Returns which prompts have equal texts, bool [B].
+
+        Texts with U+FFFD do not count as equal, since U+FFFD may stand for different tokens.
+        """
         is_same = expected["text"] == found["text"]
         return (is_same & (np.char.find(expected["text"], _NOT_UTF_8) < 0)).all(axis=1)
 
@@ -134,7 +144,11 @@ class DecodeText(Signature):
 
 
 class ScoreText(Signature):
-    """`text`, string [B] -> `log_prob`, float32 [B], in nats, without the end; `num_tokens`."""
+    """Scores texts: a `Score` for texts in place of token ids.
+
+    Input: `text`, string [B]. Outputs: `log_prob`, float32 [B], in nats, without the end id;
+    `num_tokens`, int32 [B].
+    """
 
     name = "score_text"
 
@@ -180,13 +194,16 @@ class ScoreText(Signature):
 
 
 def model_signatures(model: ExportedModel, names: Sequence[str], specs: Specs) -> list[Signature]:
-    """Returns the signatures of `find_signatures`, and their counterparts for texts."""
+    """Returns the signatures of `find_signatures`, and those that do the same with texts."""
     signatures = find_signatures(model, names, specs)
     return signatures + text_signatures(model.experiment.train_input, signatures)
 
 
 def text_signatures(data: Input, signatures: Sequence[Signature]) -> list[Signature]:
-    """Returns the counterparts of signatures for texts; [] if TensorFlow cannot make the ids."""
+    """Returns signatures that do with texts what the given signatures do with token ids.
+
+    []: TensorFlow operations cannot turn texts into ids as the input does.
+    """
     layout = find_layout(data)
     if layout is None:
         return []
@@ -209,7 +226,7 @@ def _ids(data: Input, text: str) -> np.ndarray:
 def _encode(
     layout: Layout, tokenizer: ByteTokenizer, texts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Does the same as `Layout.encode`, in NumPy."""
+    """Returns the ids and lengths of texts as `Layout.encode` does, but computed by NumPy."""
     rows = [np.concatenate([layout.prefix, tokenizer.encode(t), layout.suffix]) for t in texts]
     lengths = np.array([*map(len, rows)], np.int32)
     ids = np.zeros([len(rows), max(lengths)], np.int32)

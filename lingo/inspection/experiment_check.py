@@ -1,6 +1,6 @@
-"""Checks overrides on many experiments: it builds each one, without memory for its weights.
+"""Checks overrides on many experiments by building each experiment, without allocating weights.
 
-On request it also computes the experiments, to check their layers, tasks and inputs.
+On request it also runs the experiments, to check their layers, tasks and inputs.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from lingo.layers.wrap.reweighted import is_matrix
 
 
 class ContractBroken(LingoError):
-    """A layer, task or input breaks a promise of its kind."""
+    """A layer, task or input breaks the contract that all layers, tasks or inputs must keep."""
 
 
 class CheckResult(NamedTuple):
-    """The result of the check of one experiment."""
+    """What a check of one experiment found: which overrides match, its weights, its claims."""
 
     name: str
-    num_weights: int | None  # the number of its parameters; None if the check failed
+    num_weights: int | None  # the experiment's number of parameters; None if the check failed
     matches: dict[str, OverrideResult]  # text of an override -> its effect
     mismatches: dict[str, NoMatch]  # text of an override -> why it matched nothing
     error: Exception | None = None
-    num_weights_before: int | None = None  # without overrides, if they drop values and weights
-    claims: Sequence[Claim] = ()  # about its layers, task and input, if they were checked
+    # Number of parameters without the overrides, if these drop values and reduce the number.
+    num_weights_before: int | None = None
+    claims: Sequence[Claim] = ()  # about the experiment's layers, task and input, if checked
     params: Params | None = None  # with the overrides; None if the check failed
-    products: ProductCount | None = None  # if some of its products are quantized
+    products: ProductCount | None = None  # None if no matrix product is quantized
 
     def __str__(self) -> str:
         if self.num_weights is None:
@@ -62,7 +63,7 @@ class CheckResult(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The first line of the error, after the line of the user's file that it comes from."""
+        """The first line of the error, prefixed by the user's file and line that caused it."""
         return "" if self.error is None else f"{error_prefix(self.error)}{first_line(self.error)}"
 
 
@@ -75,10 +76,15 @@ def check_experiments(
     contract: bool = False,
     report: Callable[[Claim], None] | None = None,
 ) -> Iterator[CheckResult]:
-    """Yields a result for each experiment as soon as it is checked; without `names`, for all.
+    """Yields a result for each experiment as soon as it is checked.
 
-    `trace_programs` traces training and evaluation, too, which allocates no weights. `contract`
-    computes them, to check claims about layers, task and input; `report` gets each claim at once.
+    Args:
+        overrides: overrides as `--set` takes them.
+        names: names of the experiments; if empty, all experiments are checked.
+        roots: where experiments and classes are looked up; None: the default roots.
+        trace_programs: whether training and evaluation are traced, too, without allocating weights.
+        contract: whether claims about layers, task and input are checked by computing them.
+        report: a function that is called with each claim as soon as it is checked.
     """
     classes = Classes(roots)
     for name in names or experiment_index.index(classes.roots).entries:
@@ -91,7 +97,7 @@ def check_experiments(
 def _check_claims(
     result: CheckResult, params: Params, report: Callable[[Claim], None] | None
 ) -> CheckResult:
-    """Returns a result with the claims about an experiment that builds."""
+    """Checks the claims about an experiment that builds, and returns the result with them."""
     claims: list[Claim] = []
     try:
         for claim in check_contract(params):
@@ -102,13 +108,13 @@ def _check_claims(
         if failed:
             count = f"{len(failed)} of {len(claims)} claims failed"
             raise ContractBroken(f"{count}; {failed[0].subject}: {failed[0].text}")
-    except Exception as error:  # noqa: BLE001  # the others are still to be checked
+    except Exception as error:  # noqa: BLE001  # the other experiments are still to be checked
         return result._replace(num_weights=None, claims=claims, error=error)
     return result._replace(claims=claims)
 
 
 def check_matches(results: Sequence[CheckResult], overrides: Iterable[str]) -> None:
-    """Raises ParamError for the first override that matches nothing in any experiment."""
+    """Raises ParamError if an override matches nothing in any of the checked experiments."""
     for text in overrides:
         if results and all(text in result.mismatches for result in results):
             reason = results[0].mismatches[text]
@@ -138,7 +144,7 @@ def _check_experiment(
             before = _count_weights(build_experiment(registry.get(name, arguments, classes.roots)))
         if trace_programs:
             trace(experiment)
-    except Exception as error:  # noqa: BLE001  # the others are still to be checked
+    except Exception as error:  # noqa: BLE001  # the other experiments are still to be checked
         return CheckResult(name, None, matches, mismatches, error)
     shrinks = before is not None and num_weights < before
     return CheckResult(
@@ -167,10 +173,10 @@ def _describe_match(text: str, applied: OverrideResult | None) -> str:
 
 
 class ProductCount(NamedTuple):
-    """Numbers of products; a product of stacked layers counts for each layer."""
+    """Numbers of matrix products; a product of stacked layers counts once per layer."""
 
     num_quantized: int
-    others: dict[str, int]  # class of a layer -> the number of its products that keep precision
+    others: dict[str, int]  # layer class -> the number of its products that are not quantized
 
     def __str__(self) -> str:
         total = self.num_quantized + sum(self.others.values())
@@ -180,10 +186,10 @@ class ProductCount(NamedTuple):
 
 
 def count_products(model: Layer) -> ProductCount:
-    """Counts the products of a root layer.
+    """Counts the quantized and the other matrix products of a model.
 
-    A layer that defines `flops` but not `products`, and has no layers inside, counts one product
-    per matrix: no wrapper can quantize these.
+    A layer without inner layers that defines `flops` but not `products` counts one product per
+    matrix. No wrapper can quantize these products.
     """
     quantized = {
         path.join(wrapper.path, product.path)

@@ -1,8 +1,8 @@
-"""Checks that a run fits into memory: if not, the kernel would kill the process without a message.
+"""Checks that a run fits into memory, since the kernel would kill it without a message.
 
-`check_memory` counts the state that is kept between steps, and one batch, before any weight is
-drawn. `step_memory` also counts the tensors of the forward pass that the gradient keeps, in the
-traced graph of a step. Tensors that live only for a moment are not counted, so a step needs more.
+`check_memory` counts the training state and one batch, before any weight is initialized.
+`step_memory` also counts the tensors of the forward pass that the gradient keeps, which it finds in
+the traced graph of a step. Short-lived tensors are not counted, so a step needs more.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
 
-_WARNED = 0.6  # share of the memory: measured steps take 0.9 to 1.8 times the counted bytes
+# A step whose counted bytes exceed this share of the memory causes a warning, since measured steps
+# take 0.9 to 1.8 times the counted bytes.
+_WARNED = 0.6
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def check_memory(experiment: Experiment) -> None:
-    """Raises ParamError if a run cannot fit into this machine's memory."""
+    """Raises ParamError if the training state or one batch exceeds this machine's memory."""
     available = memory_bytes()
     if (state := experiment.runtime.host_bytes(experiment.learner)) > available:
         raise ParamError(
@@ -44,14 +46,14 @@ def check_memory(experiment: Experiment) -> None:
 
 
 class StepMemory(NamedTuple):
-    """An estimate of the memory of this machine that a training step holds, in bytes."""
+    """An estimate of the bytes of this machine's memory that a training step holds."""
 
-    state: int  # of weights, slots and statistics
-    activations: int  # of tensors that the gradient reads; 0 on accelerators
-    available: int
+    state: int  # bytes of weights, optimizer slots and statistics
+    activations: int  # bytes of forward tensors that the gradient reads; 0 on accelerators
+    available: int  # bytes of memory that this process may use
 
     def __str__(self) -> str:
-        """Returns the numbers as a sentence without a full stop."""
+        """Returns the three numbers as a sentence without a full stop."""
         whole, state, read, there = map(
             size, (self.state + self.activations, self.state, self.activations, self.available)
         )
@@ -62,9 +64,9 @@ class StepMemory(NamedTuple):
 
 
 def step_memory(experiment: Experiment, graph: tf.Graph, *, num_processes: int = 1) -> StepMemory:
-    """Returns the memory that a step of the whole batch needs, from its graph.
+    """Returns the memory that a step needs, estimated from `graph`, the step for a whole batch.
 
-    Each of the processes computes an equal part of the batch.
+    Each of `num_processes` processes computes an equal part of the batch.
     """
     runtime = experiment.runtime
     on_processors = all("cpu" in name.lower() for name in runtime.device_names())
@@ -75,10 +77,15 @@ def step_memory(experiment: Experiment, graph: tf.Graph, *, num_processes: int =
 def check_step(
     memory: StepMemory, *, tell: Callable[[str], None], was_killed: bool = False
 ) -> None:
-    """Warns of a step that may not fit; raises ParamError if it needs over twice the memory.
+    """Warns if a step may not fit in memory; raises ParamError if it needs over twice the memory.
 
-    With less, the kernel may have room elsewhere, as in a swap file. `was_killed` says that the
-    previous process ended without a message, perhaps killed by the kernel.
+    A step that needs less may still run, for example with a swap file.
+
+    Args:
+        memory: the estimate.
+        tell: called with each warning.
+        was_killed: whether the previous process of the run ended without a message, perhaps killed
+            by the kernel.
     """
     if was_killed:
         tell(f"the last process was killed, or ended inside a step: {memory}")
@@ -91,14 +98,14 @@ def check_step(
 
 
 def memory_bytes() -> int:
-    """Returns the memory limit of this process: of the machine, a container, or `ulimit`."""
+    """Returns the bytes of memory for this process: of the machine, its container, or `ulimit`."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_container_limits(_LIMITS)]
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return min(limits if soft == resource.RLIM_INFINITY else [*limits, soft])
 
 
 def _container_limits(files: Iterable[str]) -> list[int]:
-    """Returns the limits in files of the kernel, without files that are missing or "max"."""
+    """Returns the memory limits in the kernel's files; missing files and "max" are skipped."""
     limits: list[int] = []
     for file in files:
         with contextlib.suppress(OSError, ValueError):
@@ -107,7 +114,7 @@ def _container_limits(files: Iterable[str]) -> list[int]:
 
 
 def size(num_bytes: float) -> str:
-    """Returns a number of bytes as text with a unit, "1.5 MiB", with three or four digits."""
+    """Returns a number of bytes as text with three or four digits and a unit: "1.5 MiB"."""
     unit = "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if num_bytes < 1024 or unit == "PiB":
@@ -120,16 +127,16 @@ def size(num_bytes: float) -> str:
 
 _GRADIENT = "gradient_tape/"  # in the name of each operation of a gradient
 _ALIASES = {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"}
-_GIVEN = {"Placeholder", "Const", "TensorListGetItem"}  # the state, the batch, slices of both
+_GIVEN = {"Placeholder", "Const", "TensorListGetItem"}  # state and batch, or slices of them
 _LOOPS = {"While", "StatelessWhile"}
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 
 
 def kept_bytes(graph: tf.Graph) -> int:
-    """Returns the bytes of the tensors of a forward pass that the gradient reads, each once.
+    """Returns the bytes of all tensors of the forward pass that the gradient reads.
 
-    In a loop that the gradient goes back through, TensorFlow pushes them to lists, one tensor for
-    each iteration. Tensors of an unknown shape count as 0.
+    Each tensor counts once. If a gradient goes back through a loop, TensorFlow pushes such tensors
+    to lists, one tensor per iteration, which all count. Tensors of unknown shape count as 0.
     """
     read: dict[Any, int] = {}
     for op in graph.get_operations():
@@ -141,11 +148,11 @@ def kept_bytes(graph: tf.Graph) -> int:
 
 
 def _call_bytes(body: tf.Graph, times: int) -> int:
-    """Returns the bytes that all calls of a body keep.
+    """Returns the bytes that `times` calls of a loop's or function's body keep at once.
 
-    A body that pushes to lists is one that a gradient goes back through: each call keeps its own
-    tensors. Calls of another body, such as a part of a batch with its gradient, keep theirs one
-    after the other.
+    If a gradient goes back through the calls, the body pushes tensors to lists, and each call keeps
+    its own tensors. Otherwise a call frees its tensors before the next call begins, for example
+    when the body computes a part of a batch together with its gradient.
     """
     pushed = [op.inputs[1] for op in body.get_operations() if op.type == "TensorListPushBack"]
     own = sum(_bytes(x) for x in pushed if _source(x).op.type != "TensorListGetItem")
@@ -153,7 +160,7 @@ def _call_bytes(body: tf.Graph, times: int) -> int:
 
 
 def _bodies(graph: tf.Graph) -> Iterator[tuple[tf.Graph, int]]:
-    """Yields the body of each loop or call, and how often it is called; 0 if that is not known."""
+    """Yields pairs (body of a loop or call, number of times it is called; 0 if not known)."""
     for op in graph.get_operations():
         if op.type in _LOOPS:
             limit = tf.get_static_value(op.inputs[1])
@@ -164,7 +171,7 @@ def _bodies(graph: tf.Graph) -> Iterator[tuple[tf.Graph, int]]:
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor whose memory a tensor shares."""
+    """Returns the tensor that an alias (a reshaped or forwarded tensor) shares its memory with."""
     while tensor.op.type in _ALIASES:
         tensor = tensor.op.inputs[0]
     return tensor

@@ -1,8 +1,9 @@
-"""The split of a pipeline: each stage's layers, FLOPs, bytes and schedule.
+"""How a pipeline is split into stages: each stage's layers, FLOPs and bytes, and the schedule.
 
-Nothing runs: layers count their FLOPs and declare their weights, and a schedule gives the times.
-Shapes are recorded when the task calls its layers to count the FLOPs of a batch.
-n layers, K stages, M micro-batches, R repeats.
+Nothing is computed: layers count their FLOPs and declare their weights, and a schedule gives the
+times. Shapes are recorded when the task calls its layers to count the FLOPs of a batch.
+
+Axes: n layers, K stages, R repeats.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Stage(NamedTuple):
-    """A stage of a pipeline."""
+    """A stage of a pipeline: the layers that one step of the schedule computes."""
 
-    layers: tuple[range, ...]  # layers of each repeat; a range is empty if there are too few layers
+    layers: tuple[range, ...]  # indices of its layers, per repeat; empty if layers are too few
     flops: int  # forward FLOPs of the layers of all repeats, for one micro-batch
     weight_bytes: int  # bytes of the weights of all repeats, in float32
     input_bytes: int  # bytes of the stage's input for one micro-batch, in one repeat
     output_bytes: int  # bytes of the stage's output for one micro-batch, in one repeat
-    # The largest number of inputs that the schedule keeps at once, one per micro-batch and repeat.
+    # The largest number of inputs (one per micro-batch and repeat) that the stage keeps at once.
     live: int
     # The ids of the devices that have this stage; () if every device has all stages.
     devices: tuple[int, ...]
@@ -53,40 +54,40 @@ class Alternative(NamedTuple):
     """Another schedule for the same number of stages and micro-batches."""
 
     schedule: Schedule
-    needs: str  # the change that it needs
+    needs: str  # what would have to change to use this schedule, as text
 
 
 class Location(NamedTuple):
-    """The devices of the stages."""
+    """The devices that compute the stages of a pipeline."""
 
-    text: str  # a description of the devices
+    text: str  # a sentence that says which devices compute which stages
     devices: list[tuple[int, ...]]  # [K] device ids of each stage, () if each device has all stages
 
 
 @dataclass(frozen=True)
 class PipelineReport:
-    """A pipeline of an experiment, and how it is split."""
+    """A pipeline of an experiment, and how it is split into stages."""
 
     layer: Pipeline | PipelinedChain
-    shape: Any  # shape of its input for one micro-batch; tuples of shapes for several tensors
-    share: float  # its share of the FLOPs of the task's forward pass, 0..1
-    is_compiled: bool  # whether XLA compiles it
-    weight_bytes: Counter[int]  # bytes of the weights of each layer, by its index
+    shape: Any  # shape of the pipeline's input for one micro-batch; a tuple of them for several
+    share: float  # the pipeline's share of the FLOPs of the task's forward pass, 0..1
+    is_compiled: bool  # whether XLA compiles the pipeline
+    weight_bytes: Counter[int]  # index of a layer -> bytes of its weights
     location: Location
 
     @property
     def path(self) -> str:
-        """The path of the layer; of the first one if a program stacks several."""
+        """The path of the pipeline; if several pipelines are stacked, the path of the first."""
         return path.names(self.layer.path)[0]
 
     @property
     def is_chain(self) -> bool:
-        """Whether the pipeline is a chain of different layers, not of equal ones."""
+        """Whether the pipeline is a chain of different layers, not a stack of equal layers."""
         return isinstance(self.layer, PipelinedChain)
 
     @cached_property
     def stage_layers(self) -> list[list[range]]:
-        """The layers of each stage in each repeat, [R][K]."""
+        """The indices of the layers of each stage in each repeat, [R][K]."""
         return self.layer.stage_layers(self.shape)
 
     @cached_property
@@ -101,22 +102,22 @@ class PipelineReport:
 
     @property
     def recomputes(self) -> bool:
-        """Whether the gradient keeps only the inputs of stages, and recomputes the rest."""
+        """Whether the gradient keeps only the inputs of stages, and recomputes other tensors."""
         return isinstance(self.layer, PipelinedChain) or self.layer.p.remat
 
     @property
     def num_recomputed(self) -> int:
-        """How often the gradient recomputes a forward step; a loop under XLA adds one."""
+        """How often the gradient recomputes a forward step; a loop compiled by XLA adds 1."""
         return self.recomputes + (self.is_compiled and not self.is_chain)
 
     @property
     def backward_units(self) -> int:
-        """The time of a backward step, in forward steps."""
+        """The time of a backward step, in units of a forward step."""
         return 2 + self.num_recomputed
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule, as if stages were equal. The unit of time is a forward step."""
+        """The schedule if stages were equal; its unit of time is a forward step."""
         p, num_repeats, backward = self.layer.p, len(self.stage_layers), self.backward_units
         if num_repeats > 1:
             return circular(p.num_stages, p.num_micro_batches, num_repeats, backward)
@@ -124,14 +125,14 @@ class PipelineReport:
 
     @property
     def num_inputs_kept(self) -> int:
-        """How many inputs of each stage the program keeps: in a loop, one for each iteration."""
+        """How many inputs each stage keeps for the gradient; a loop keeps one per iteration."""
         num = self.schedule.num_micro_batches * self.schedule.num_repeats
         return num if self.is_chain else num + self.schedule.num_stages - 1
 
     def stage_sums(self, values: Sequence[float]) -> list[list[float]]:
-        """Sums the layers' values, [n], over the layers that each stage computes, [R][K].
+        """Sums values of layers, [n], over the layers that each stage computes: returns [R][K].
 
-        Each stage of a `Pipeline` computes as many layers as a full one, and discards the results
+        Each stage of a `Pipeline` computes as many layers as a full stage, and discards the results
         of padding layers. A stage of a `PipelinedChain` computes only its own layers.
         """
         stages = self.stage_layers
@@ -141,10 +142,10 @@ class PipelineReport:
 
     @cached_property
     def bubble_fraction(self) -> float:
-        """The idle share of the time of all stages, if all FLOPs take the same time.
+        """The share of all stages' time in which they are idle, if all FLOPs take the same time.
 
-        If stages are equal or have no FLOPs, it is the schedule's. Otherwise padding layers count
-        as idle time: 6 layers in 4 stages take the time of 8.
+        If stages are equal or have no FLOPs, this is the schedule's bubble fraction. Otherwise
+        padding layers count as idle time: 6 layers in 4 stages take the time of 8 layers.
         """
         flops, schedule = self._layer_flops, self.schedule
         own = {sum(flops[i] for i in layers) for repeat in self.stage_layers for layers in repeat}
@@ -157,12 +158,12 @@ class PipelineReport:
 
     @property
     def is_even(self) -> bool:
-        """Whether the bubble is as large as with equal stages."""
+        """Whether the bubble fraction is the same as with equal stages."""
         return self.bubble_fraction == self.schedule.bubble_fraction
 
     @cached_property
     def stages(self) -> list[Stage]:
-        """The stages, [K]."""
+        """The stages of the pipeline, in order, [K]."""
         flops, live = self._layer_flops, self.schedule.live_activations()
         sizes = [_num_bytes(shape, self.layer.p.dtype) for shape in self.shapes]
         stages: list[Stage] = []
@@ -187,7 +188,7 @@ class PipelineReport:
 
     @property
     def balance(self) -> float:
-        """FLOPs of the largest stage relative to the mean; 1 if no stage has FLOPs."""
+        """The FLOPs of the largest stage relative to the mean stage; 1 if no stage has FLOPs."""
         flops = [stage.flops for stage in self.stages]
         return max(flops) * len(flops) / sum(flops) if any(flops) else 1.0
 
@@ -212,10 +213,11 @@ def _num_bytes(shape: Any, dtype: Dtype) -> int:
 
 
 def find_pipelines(experiment: Experiment, *, started: bool = False) -> list[PipelineReport]:
-    """Returns the reports on the pipelines of an experiment.
+    """Returns a report on each pipeline of an experiment.
 
-    Its devices are counted only if they are `started`. Raises ParamError if a pipeline's input is
-    unknown, its micro-batches are unequal, or its stages are not on equal parts of the mesh.
+    The runtime's devices are counted only if they are `started`. Raises ParamError if a pipeline's
+    input is unknown, a batch cannot be split into equal micro-batches, or the number of stages is
+    not a multiple of the mesh's size along the stage axis.
     """
     task, runtime = experiment.task, experiment.runtime
     if not (layers := pipelines(task)):
@@ -242,7 +244,7 @@ def find_pipelines(experiment: Experiment, *, started: bool = False) -> list[Pip
 def _micro_batch(
     shape: Any, layer: Pipeline | PipelinedChain, experiment: Experiment, num_replicas: int
 ) -> Any:
-    """Returns the shape of one micro-batch in training, for the shape of a whole batch."""
+    """Returns the input shape of one micro-batch in training; `shape` is that of a whole batch."""
     rows = -(-first_shape(shape)[0] // num_replicas)
     rows = experiment.runtime.padded_batch_size(rows, experiment.learner)
     return micro_batch_shape(layer, with_rows(shape, rows // experiment.p.accumulation_steps))
@@ -269,7 +271,10 @@ _ONE_REPLICA = (
 def _locate(
     layer: Pipeline | PipelinedChain, experiment: Experiment, num_replicas: int | None
 ) -> Location:
-    """Returns the devices of the stages; `num_replicas` is None if it is not known."""
+    """Returns the devices that compute a pipeline's stages.
+
+    `num_replicas` is the number of replicas that split a batch; None: not known.
+    """
     runtime, num = experiment.runtime, layer.p.num_stages
     layout = runtime.layout(experiment.learner)
     who = {None: "each replica", 1: "one device"}.get(
@@ -302,7 +307,7 @@ def _locate(
 
 
 def _mesh_parts(layout: Layout) -> list[tuple[int, ...]]:
-    """Returns the device ids of each slice of the mesh along the axes of stages."""
+    """Returns the sorted device ids of each slice of the mesh along the axes of stages."""
     mesh = layout.mesh
     axes = [axis for axis in layout.rules.weights["stage"] if mesh.size([axis]) > 1]
     ids = np.moveaxis(mesh.ids(), [mesh.axes.index(axis) for axis in axes], range(len(axes)))

@@ -1,4 +1,4 @@
-"""The report of a pipeline as text, with a table and a picture, and as JSON values."""
+"""The report on a pipeline as text, with a table and a diagram, and as JSON values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lingo.inspection.stage_times import Simulation
 from lingo.inspection.weight_table import Columns
 from lingo.mesh.pipeline import Schedule, draw_text
 
-_WIDTH = 100  # characters of a line
+_WIDTH = 100  # characters per line
 
 LEFT_OUT = (
     "sending from stage to stage, everything outside of the pipeline, and the slowdown of stages"
@@ -22,7 +22,7 @@ LEFT_OUT = (
 
 
 def text(report: PipelineReport, simulation: Simulation | None = None) -> str:
-    """Returns a report as text: a table of stages, the schedule's picture, other schedules."""
+    """Returns a report as text: a table of stages, a diagram of the schedule, other schedules."""
     schedule = report.schedule
     repeats = f", {schedule.num_repeats} repeats" if schedule.num_repeats > 1 else ""
     title = (
@@ -45,7 +45,7 @@ def _lines(*notes: str) -> str:
 
 
 def _columns(report: PipelineReport, simulation: Simulation | None) -> Columns:
-    """Returns the table of stages, with totals last; FLOPs are of one micro-batch, forward."""
+    """Returns the table of stages with totals; FLOPs are those of one micro-batch, forward."""
     stages = report.stages
     flops = [stage.flops for stage in stages]
     weights = [stage.weight_bytes for stage in stages]
@@ -64,7 +64,7 @@ def _columns(report: PipelineReport, simulation: Simulation | None) -> Columns:
         "live": [*(str(stage.live) for stage in stages), ""],
         "boundary activations": [*map(size, (*activations, sum(activations)))],
     }
-    if simulation:  # seconds of all repeats
+    if simulation:  # sums over all repeats
         for name in ("forward", "backward"):
             numbers[name] = [*map(_ms, map(sum, zip(*getattr(simulation, name), strict=True))), ""]
         numbers["busy"] = [*map(_ms, simulation.schedule.busy), ""]
@@ -72,7 +72,7 @@ def _columns(report: PipelineReport, simulation: Simulation | None) -> Columns:
 
 
 def _notes(report: PipelineReport) -> Iterator[str]:
-    """Yields notes on the balance of stages, and on the tensors kept for the gradient."""
+    """Yields notes on how equal the stages are, and on the tensors that they keep for gradients."""
     yield (
         f"the largest stage is {report.balance:.4g} times the mean; {report.share:.1%} of the FLOPs"
         " of a forward pass are in the pipeline"
@@ -87,7 +87,7 @@ def _notes(report: PipelineReport) -> Iterator[str]:
 
 
 def _bubbles(report: PipelineReport) -> Iterator[str]:
-    """Yields notes on the bubble of unequal stages, and on other schedules of equal stages."""
+    """Yields notes on the idle time (bubble) of unequal stages, and on other schedules."""
     if not report.is_even:
         yield (
             "bubble fraction if stages were equal, as in the picture:"
@@ -112,7 +112,7 @@ def _simulation_notes(simulation: Simulation) -> str:
         f" one after the other {_ms(simulation.sequential_seconds)}, {simulation.speedup:.3g} times"
         " as long",
     )
-    if simulation.times:  # one line, to be copied
+    if simulation.times:  # one unwrapped line, so that it can be copied
         notes += f"stages of equal seconds: --set='PipelinedChain.times={simulation.times}'\n"
     return notes
 

@@ -1,19 +1,19 @@
-"""The report on a compiled step: exchanges by layer, memory, FLOPs, and a TPU's cycles.
+"""The report on a compiled step: collectives by layer, memory, FLOPs, and a TPU's cycles.
 
     kind        tensors  type     bytes  axes   phase    layer
     all-reduce        8  f32   2.00 MiB  model  forward  model/stack/layers/*/ffn
 
-A row has the tensors of all equal layers. Bytes are on one device, of the larger of input and
-output, summed over a step. They are in the compiler's types: a CPU has float32 where an accelerator
-has bfloat16.
+A row has the tensors of all equal layers. A collective's bytes are those of its input or output on
+one device, whichever is larger, summed over a step. They depend on the compiler's dtypes: a program
+for CPUs has float32 where a program for accelerators has bfloat16.
 
 An operation belongs to the layer that its name contains:
 
     jit(run)/while/body/call_tf/local/stack/layers/3/ffn/einsum/Einsum
     jit(run)/.../gradient_tape/local/stack/while/gradients/.../layers/_0_12_/IdentityN_grad/ffn/...
 
-TensorFlow names an operation after its scopes, which layers and the step open (`local`,
-`loss_denominators`, `update`); gradients, loops and compilers add words of their own.
+TensorFlow names an operation after its scopes. Layers open scopes, and so does the training step
+(`local`, `loss_denominators`, `update`). Gradients, loops and compilers add words of their own.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from lingo.runtimes.program import CompiledProgram
 
 
 class UnreadableProgram(LingoError):
-    """The text of a compiled program is not in a known format of XLA."""
+    """The text of a compiled program is in no format of XLA that lingo can parse."""
 
 
 class Row(NamedTuple):
-    """The collectives of one kind for one layer, in a step."""
+    """The collectives of one kind in a step that belong to one layer."""
 
     kind: str  # "all-reduce", ...
-    dtype: str  # type of the tensors, as XLA names it
-    axes: Axes | None  # mesh axes along which devices communicate; None if they match no axes
+    dtype: str  # dtype of the tensors, as XLA names it
+    axes: Axes | None  # mesh axes along which devices communicate; None: not along mesh axes
     phase: str  # phase of the step, one of `PHASES`; "" if unknown
-    layer: str  # path of the layer; "" if they belong to no layer
+    layer: str  # path of the layer; "" if the collectives belong to no layer
     tensors: int = 0  # number of tensors; a tensor in a loop counts once per iteration
     bytes: int = 0  # bytes of all tensors on one device
     # False if some tensors are in a loop of unknown length, whose iterations count once.
     is_known: bool = True
 
     def plus(self, tensors: int, num_bytes: int, *, is_known: bool) -> Row:
-        """Returns the row with more tensors."""
+        """Returns the row with tensors and their bytes added."""
         return self._replace(
             tensors=self.tensors + tensors,
             bytes=self.bytes + num_bytes,
@@ -60,30 +60,30 @@ class Row(NamedTuple):
         )
 
     def per(self, num_steps: int) -> Row:
-        """Returns the row divided by a number of steps, rounded up."""
+        """Returns the row per step, for a program of `num_steps` steps; numbers are rounded up."""
         tensors, num_bytes = -(-self.tensors // num_steps), -(-self.bytes // num_steps)
         return self._replace(tensors=tensors, bytes=num_bytes)
 
 
-class ProgramReport(NamedTuple):
-    """The report on a program."""
+class Report(NamedTuple):
+    """The report on a compiled training or evaluation step."""
 
     program: CompiledProgram
     rows: list[Row]  # collectives, in program order
-    product_flops: int  # of a step on one device (`flops.product_flops`)
-    operations: int = 0  # of a step on one device (`flops.operations`)
-    update_operations: int = 0  # operations in the phase `update`
-    cycles: int = 0  # of a step, as a TPU's compiler estimates them; 0 from other compilers
-    padding: int = 0  # bytes of the arguments' padding to tiles of a TPU's memory
+    product_flops: int  # FLOPs of matrix products per step and device (`flops.product_flops`)
+    operations: int = 0  # number of operations per step and device (`flops.operations`)
+    update_operations: int = 0  # number of these operations in the phase `update`
+    cycles: int = 0  # cycles of a step, as a TPU's compiler estimates them; 0: another compiler
+    padding: int = 0  # bytes by which arguments are padded to tiles of a TPU's memory
 
     @property
     def seconds(self) -> float:
-        """The predicted time of a step's cycles on a TPU, without exchanges."""
+        """The time that a step's cycles take on a TPU, without collectives."""
         return self.cycles / self._generation.clock
 
     @property
     def utilization(self) -> float:
-        """FLOPs of products, relative to a TPU's bfloat16 peak over `seconds`."""
+        """The FLOPs of products, relative to a TPU's bfloat16 peak in the time `seconds`."""
         return self.product_flops / (self.seconds * self._generation.flops_per_second)
 
     @property
@@ -92,14 +92,14 @@ class ProgramReport(NamedTuple):
 
     @property
     def update_bytes(self) -> int:
-        """Bytes that a device exchanges in the phase `update`."""
+        """The bytes that a device exchanges in the phase `update`, per step."""
         return sum(row.bytes for row in self.rows if row.phase == "update")
 
 
-def report(program: CompiledProgram, task: Layer) -> ProgramReport:
-    """Returns the report on a program that computes a task.
+def report(program: CompiledProgram, task: Layer) -> Report:
+    """Returns the report on a compiled program; `task` is the task that the program computes.
 
-    Raises UnreadableProgram if its text cannot be read.
+    Raises UnreadableProgram if the program's text cannot be parsed.
     """
     finder = LayerFinder(task)
     rows: dict[Row, Row] = {}
@@ -132,8 +132,8 @@ def report(program: CompiledProgram, task: Layer) -> ProgramReport:
     )
 
 
-def as_json(report: ProgramReport) -> dict[str, Any]:
-    """Returns a report as JSON values; each layer has its own rows."""
+def as_json(report: Report) -> dict[str, Any]:
+    """Returns a report as JSON values, in which equal layers have separate rows."""
     program = report.program
     return {
         "mesh": dict(program.mesh.sizes),
@@ -165,8 +165,8 @@ def _tpu_json(report: ProgramReport) -> dict[str, Any]:
     }
 
 
-def text(report: ProgramReport) -> str:
-    """Returns a report as text: the largest rows first, equal layers as one, totals below."""
+def text(report: Report) -> str:
+    """Returns a report as text: the largest rows first, one row for equal layers, totals below."""
     program, rows = report.program, _fold_layers(report.rows)
     rows.sort(key=lambda row: (-row.bytes, -row.tensors))
     num = program.mesh.num_devices
@@ -182,7 +182,7 @@ def text(report: ProgramReport) -> str:
 
 
 def seconds(program: CompiledProgram) -> str:
-    """Returns a line with the times of tracing and compilation of a program."""
+    """Returns a line of text with the time that tracing and compiling a program took."""
     trace, compiled = program.trace_seconds, program.compile_seconds
     return f"seconds  {trace:.1f} to trace, {compiled:.1f} to compile\n"
 
@@ -200,8 +200,8 @@ def _tpu(report: ProgramReport) -> list[str]:
     ]
 
 
-def _update(report: ProgramReport) -> list[str]:
-    """Returns lines on the share of the optimizer's update in a step; [] for an evaluation."""
+def _update(report: Report) -> list[str]:
+    """Returns lines on the optimizer update's share of a step; [] for an evaluation step."""
     if not report.update_operations:
         return []
     share = f"{report.update_operations / report.operations:.1%} of {report.operations:.4g}"
@@ -220,11 +220,11 @@ def _update(report: ProgramReport) -> list[str]:
     return lines
 
 
-def gradient_sums(report: ProgramReport) -> dict[str, int]:
-    """Returns how many tensors are summed for a sharded update, by the kind of collective.
+def gradient_sums(report: Report) -> dict[str, int]:
+    """Returns how many tensors are summed for a sharded update: kind of collective -> number.
 
-    These are gradients and their norms: sums in the phases backward and update, along the axes
-    along which the update gathers weights; {} if it gathers no weights.
+    They are gradients and gradient norms, summed in the phases backward and update, along the mesh
+    axes along which the update gathers weights. {}: the update gathers no weights.
     """
     axes = {row.axes for row in report.rows if (row.kind, row.phase) == ("all-gather", "update")}
     sums: dict[str, int] = {}
@@ -244,7 +244,7 @@ def _memory(memory: Mapping[str, int]) -> str:
 
 
 def _fold_layers(rows: Iterable[Row]) -> list[Row]:
-    """Returns the rows, with one row for equal layers."""
+    """Returns the rows, with the rows of equal layers merged into one."""
     folded: dict[Row, Row] = {}
     for row in rows:
         empty = Row(row.kind, row.dtype, row.axes, row.phase, fold_indices(row.layer))
@@ -254,7 +254,7 @@ def _fold_layers(rows: Iterable[Row]) -> list[Row]:
 
 
 def _totals(rows: Iterable[Row]) -> dict[str, int]:
-    """Returns the bytes of each kind, the most first."""
+    """Returns the bytes of each kind of collective, the kind with the most bytes first."""
     totals: dict[str, int] = {}
     for row in rows:
         totals[row.kind] = totals.get(row.kind, 0) + row.bytes
@@ -300,29 +300,32 @@ _REPEATED = re.compile(r"_\d+$")  # TensorFlow's suffix for a scope that is open
 
 
 class OperationOrigin(NamedTuple):
-    """Where an operation comes from."""
+    """The phase of the step and the layer that an operation of a compiled program comes from."""
 
     phase: str  # one of `PHASES`; "" if unknown
-    layer: str  # program path of the innermost layer; "" if it belongs to no layer
+    layer: str  # path of the innermost layer, maybe with stacked layers as one; "": no layer
 
 
 class LayerFinder:
-    """Finds the layers of a model in names of operations."""
+    """Finds the layer that an operation belongs to, by the operation's name."""
 
     def __init__(self, root: Layer) -> None:
-        """Collects the names of the layers below a root, whose own scope has no name."""
+        """Collects the names of the layers below `root`; the root itself opens no named scope."""
         self._paths: dict[tuple[str, ...], str] = {}
         paths = [layer.path for layer in root.tree() if layer.path]
         for where in sorted(paths, key=lambda where: where.count("/")):
             parts = tuple(map(scope_name, where.split("/")))
-            for start in range(len(parts)):  # a layer that is not called itself opens no scope
+            for start in range(len(parts)):  # outer layers that are never called open no scope
                 known = self._paths.setdefault(parts[start:], where)
                 if known.count("/") == where.count("/"):
                     self._paths[parts[start:]] = _common(known, where)
         self._words = {word for parts in self._paths for word in parts}
 
     def find(self, op_name: str) -> OperationOrigin:
-        """Returns where an operation comes from, by its name in XLA, several joined by ";"."""
+        """Returns the origin of an operation, by its name in XLA.
+
+        If XLA joined several names by ";", the first name counts.
+        """
         words = op_name.partition(";")[0].split("/")
         roots = [i for i, word in enumerate(words) if _first_name(word) in (_FORWARD, *PHASES)]
         root = _first_name(words[roots[-1]]) if roots else ""
@@ -334,7 +337,11 @@ class LayerFinder:
         )
 
     def _layer(self, words: Iterable[str]) -> str:
-        """Returns the path of the layer that matches the longest prefix of the known words."""
+        """Returns the path of a layer that an operation's name contains; "" if there is none.
+
+        `words` are the parts of the name. Words that are no layer's name are skipped. The layer is
+        the one whose path matches the most of the other words, from the first.
+        """
         named = [word if word in self._words else _first_name(word) for word in words]
         named = [word for word in named if word in self._words]
         for length in range(len(named), 0, -1):
@@ -344,7 +351,7 @@ class LayerFinder:
 
 
 def fold_indices(layer: str) -> str:
-    """Returns a path with `*` for the indices of layers, so that equal layers have one path."""
+    """Returns a path with `*` in place of indices, so that equal layers have the same path."""
     return "/".join("*" if _is_index(part) else part for part in layer.split("/"))
 
 

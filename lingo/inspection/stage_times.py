@@ -1,7 +1,8 @@
-"""Simulates a pipeline step from the measured time of each of its layers.
+"""Simulates a pipeline's training step from the measured time of each of its layers.
 
-Each layer computes a micro-batch forward, and forward and backward, on this machine's first device.
-The time of a stage is the sum of its layers' times; the schedule gives the time of a step.
+On this machine's first device each layer computes a micro-batch, once only forward, and once
+forward and backward. The time of a stage is the sum of its layers' times. From these, the schedule
+gives the time of a step.
 
 Axes: K stages, R repeats, B batch, T query positions, D model width, N heads.
 """
@@ -30,33 +31,33 @@ from lingo.learner.state import FLOAT_BYTES
 from lingo.mesh.pipeline import Schedule
 from lingo.ops import random
 
-_MEASURED_SECONDS = 0.25  # per function
+_MEASURED_SECONDS = 0.25  # how long each function is measured
 _MIN_CALLS = 3
 
 
 class Simulation(NamedTuple):
-    """A simulated training step."""
+    """A simulated training step of a pipeline."""
 
-    # Measured seconds of each stage in each repeat, [R][K], for a micro-batch: of the forward pass,
-    # and of the gradient with recomputation.
-    forward: list[list[float]]
-    backward: list[list[float]]
+    # Measured seconds of each stage in each repeat, [R][K], for one micro-batch.
+    forward: list[list[float]]  # the forward pass
+    backward: list[list[float]]  # the gradient, with the forward passes that it recomputes
     sequential_seconds: float  # time of all layers for all micro-batches, one after the other
-    # The time of each layer, forward and backward, for `PipelinedChain.times`; [] for a `Pipeline`,
-    # whose stages do not depend on times.
+    # The time of each layer, forward plus backward, as a value for `PipelinedChain.times`; [] for a
+    # `Pipeline`, whose stages do not depend on times.
     times: list[float]
     schedule: Schedule  # in seconds; padding layers of a stage count as work
 
     @property
     def speedup(self) -> float:
-        """The sequential time divided by the time of the pipeline."""
+        """The time of all layers one after the other, divided by the time of the pipeline."""
         return self.sequential_seconds / self.schedule.makespan
 
 
 def simulate(report: PipelineReport) -> Simulation:
     """Measures the layers of a pipeline, and simulates a step.
 
-    Raises ParamError if a layer does not fit into memory, or needs inputs that are not known here.
+    Raises ParamError if a layer does not fit into memory, or needs inputs that this module cannot
+    make.
     """
     layers = _layers(report)
     measured = {layer: _measure(layer, shape, report) for layer, shape in dict(layers).items()}
@@ -75,7 +76,7 @@ def simulate(report: PipelineReport) -> Simulation:
 
 
 def _layers(report: PipelineReport) -> list[tuple[Layer, Any]]:
-    """Returns each layer and the shape of its input; equal layers are one object."""
+    """Returns pairs (layer, shape of its input); equal layers are the same object."""
     shapes = report.shapes[:-1]
     if not isinstance(report.layer, Pipeline):
         return list(zip(report.layer.layers, shapes, strict=True))
@@ -84,10 +85,10 @@ def _layers(report: PipelineReport) -> list[tuple[Layer, Any]]:
 
 
 def _measure(layer: Layer, shape: Any, report: PipelineReport) -> tuple[float, float]:
-    """Returns the seconds of a micro-batch in a layer, forward and backward."""
+    """Returns the seconds that a layer takes for a micro-batch: (forward, backward)."""
     specs = layer.weights().values()
     size = sum(FLOAT_BYTES * math.prod(_layer_shape(spec, layer)) for spec in specs)
-    if 2 * size > memory_bytes():  # gradients are as large
+    if 2 * size > memory_bytes():  # gradients are as large as weights
         raise ParamError(f"{layer.path}: its {size:,} bytes of weights do not fit into memory here")
     draw = np.random.default_rng(0)
     state = {
@@ -123,14 +124,14 @@ def _measure(layer: Layer, shape: Any, report: PipelineReport) -> tuple[float, f
 
     try:
         times = [_fastest(f, weights, x, compiled=report.is_compiled) for f in (forward, gradients)]
-    except (ValueError, TypeError) as error:  # it needs inputs that are not known here
+    except (ValueError, TypeError) as error:  # e.g. the layer needs inputs that `_inputs` lacks
         raise ParamError(f"{layer.path} cannot be computed alone: {error}") from error
     once = min(times)  # the gradient's program may be faster, as it returns no result
     return times[0], times[1] - once + report.num_recomputed * once
 
 
 def _fastest(function: Callable[..., Any], *args: Any, compiled: bool) -> float:
-    """Returns the seconds of the fastest of several calls, as other processes disturb some."""
+    """Returns the seconds of the fastest of several calls, since other processes slow some down."""
     compute = tf.function(function, autograph=False, jit_compile=compiled)
 
     def seconds() -> float:
@@ -139,7 +140,7 @@ def _fastest(function: Callable[..., Any], *args: Any, compiled: bool) -> float:
             tf.reshape(value, [-1])[:1].numpy()  # waits for the device
         return time.perf_counter() - start
 
-    seconds()  # the first also traces
+    seconds()  # the first call also traces
     deadline, times = time.perf_counter() + _MEASURED_SECONDS, [seconds()]
     while len(times) < _MIN_CALLS or time.perf_counter() < deadline:
         times.append(seconds())
@@ -147,12 +148,12 @@ def _fastest(function: Callable[..., Any], *args: Any, compiled: bool) -> float:
 
 
 def _layer_shape(spec: ParamSpec, layer: Layer) -> tuple[int, ...]:
-    """Returns the shape of a weight of one layer, without the dims that stack this layer."""
+    """Returns the shape of one layer's weight, without the dims along which layers are stacked."""
     return spec.program_shape[len(path.stack_shape(layer.path)) :]
 
 
 def _first_indices(where: str) -> dict[str, int]:
-    """Returns the first index of each slice in a path, by the path up to that slice."""
+    """Returns the first index of each slice in a path: path up to the slice -> first index."""
     parts = where.split("/")
     return {
         "/".join(parts[:end]): copies.start
@@ -168,10 +169,10 @@ def _random(shape: Any, draw: np.random.Generator, dtype: str) -> Any:
 
 
 def _inputs(layer: Layer, shape: Any, draw: np.random.Generator) -> dict[str, Any]:
-    """Returns the inputs of a Transformer layer in addition to x, for x of shape [B, T, D].
+    """Returns the inputs that a Transformer layer needs in addition to x, [B, T, D].
 
-    They are, if the layer reads them, `memory`, [B, T, width], in its dtype; `token_ids`, int32
-    [B, T]; `position_table`, float32 [buckets, N heads].
+    They are some of: `memory`, [B, T, width], in the layer's dtype; `token_ids`, int32 [B, T];
+    `position_table`, float32 [buckets, N]. Inputs that the layer does not read are left out.
     """
     inputs: dict[str, Any] = {}
     tree = list(layer.tree())

@@ -17,10 +17,10 @@ from lingo.learner.task_check import check_sums
 
 
 class Traced(NamedTuple):
-    """The graphs of one experiment."""
+    """The TensorFlow graphs of one experiment's steps."""
 
     train: Any  # `tf.Graph` of the training step
-    evaluate: Any  # `tf.Graph` of the metrics of a batch
+    evaluate: Any  # `tf.Graph` of the evaluation step, which computes a batch's metrics
 
 
 def trace(experiment: Experiment) -> Traced:
@@ -34,17 +34,18 @@ def trace(experiment: Experiment) -> Traced:
 
 
 def trace_metrics(experiment: Experiment, specs: Specs) -> dict[str, Any]:
-    """Returns the metric states, by name, of a batch with `specs`, as symbolic scalars.
+    """Traces the metrics of a batch with `specs`: metric name -> metric state, symbolic scalars.
 
-    Raises ParamError if they do not have the form that `Task.metrics` documents.
+    Raises ParamError if the states do not have the form that `Task.metrics` documents.
     """
     return trace_function(_evaluation(experiment), experiment.learner, specs).structured_outputs
 
 
 def trace_predictions(experiment: Experiment, specs: Specs) -> dict[str, Any]:
-    """Returns the predictions for a batch with `specs`, and its `weights`, as symbolic tensors.
+    """Traces the predictions for a batch with `specs`: name -> symbolic tensor.
 
-    Raises ParamError if they do not have the form that `Task.predict` documents.
+    The example weights of the batch are included as `weights`. Raises ParamError if the predictions
+    do not have the form that `Task.predict` documents.
     """
     task, place = experiment.task, Placement(compiled=experiment.runtime.compiles)
 

@@ -1,8 +1,8 @@
-"""The table of a model's weights: one row per weight, even if a program stacks several.
+"""The table of a model's weights: one row per weight, even if a program stacks several weights.
 
-On a mesh the table has the shard of each weight on a device, and total bytes. If a program stacks
-the layers of several stages, a device has only the weights of its stages; the totals below the
-table count only these.
+On a mesh the table also has each weight's shard on a device, and total bytes per device. If a
+pipeline stacks the layers of several stages, a device has only the weights of its own stages, and
+the totals below the table count only these weights.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from lingo.optim.optimizer import Optimizer
 from lingo.runtimes.layout import Layout, bytes_per_device
 
 MANY = 128
-"""The most equal layers that have their own rows in a brief table; more of them share rows."""
+"""In a `brief` table, more equal layers than this share rows; fewer have a row each."""
 
 
 class Row(NamedTuple):
-    """A weight, or in a compact table the weights of equal layers."""
+    """A weight, or the weights of equal layers that share a row in a compact table."""
 
-    path: str  # path of the weight; in a compact table an index may be a slice
-    shape: tuple[int, ...]
-    dtype: str  # type in which it is trained and stored
+    path: str  # path of the weight; if weights share the row, an index in it is a slice
+    shape: tuple[int, ...]  # shape of one weight
+    dtype: str  # dtype in which the weight is trained and stored
     axes: tuple[str | None, ...]  # logical axis of each dim, or None
 
     @property
     def parameters(self) -> int:
-        """The number of elements of all weights in the row."""
+        """The number of elements of all weights that share the row."""
         return math.prod(self.shape) * math.prod(path.stack_shape(self.path))
 
 
 class Columns(NamedTuple):
-    """A table as columns of text."""
+    """A table as columns of text, the left-aligned columns first."""
 
     words: dict[str, list[str]]  # name -> cells, left-aligned
     numbers: dict[str, list[str]]  # name -> cells, right-aligned; these columns follow the words
@@ -51,23 +51,23 @@ class Columns(NamedTuple):
 def rows(layer: Layer) -> list[Row]:
     """Returns the weights of a root layer, one row each.
 
-    They are in the order of declaration, layer by layer: the same with and without `Repeat`.
+    The rows are in the order of declaration, layer by layer, with `Repeat` as without.
     """
     return list(_leaves(_tree(layer), ""))
 
 
 def compact(layer: Layer) -> list[Row]:
-    """Returns one row for the weights of equal layers: `layers/[0:64]/ffn/w_in`.
+    """Returns a table in which the weights of equal layers share a row: `layers/[0:64]/ffn/w_in`.
 
-    It depends only on the weights, not on which of them the program stacks.
+    Which weights share a row does not depend on which weights the program stacks.
     """
     return list(_leaves(_fold_equal(_tree(layer)), ""))
 
 
 def brief(layer: Layer) -> list[Row]:
-    """Returns one row per weight, but one row for the weights of more than `MANY` equal layers.
+    """Returns a table with a row per weight; weights of more than `MANY` equal layers share a row.
 
-    So each of 48 layers has its own rows, but not each of the 2,048 experts in a layer.
+    So each of 48 layers has its own rows, and the 2,048 experts of a layer share rows.
     """
     return list(_leaves(_fold_equal(_tree(layer), more_than=MANY), ""))
 
@@ -91,30 +91,30 @@ def find_frozen(learner: Learner) -> set[str]:
 
 
 def select(table: Iterable[Row], pattern: str) -> list[Row]:
-    """Returns the rows with a path in which a regular expression matches somewhere.
+    """Returns the rows whose path contains a match of a regular expression.
 
-    Raises ParamError if the pattern is no regular expression.
+    Raises ParamError if the pattern is not a regular expression.
     """
     check_regex(pattern)
     return [row for row in table if re.search(pattern, row.path)]
 
 
 def total_parameters(table: Iterable[Row]) -> int:
-    """Returns the number of parameters in a table."""
+    """Returns the number of parameters of all weights in a table."""
     return sum(row.parameters for row in table)
 
 
 def text(table: Iterable[Row], frozen: Collection[str] = ()) -> str:
     """Returns a table as text: aligned columns, with the total below.
 
-    A last column marks the weights whose paths are in `frozen`, if there are any.
+    If `frozen` is not empty, a last column marks the weights whose paths it contains.
     """
     table = list(table)
     return align_columns(columns(table), frozen_marks(table, frozen))
 
 
 def frozen_marks(table: Iterable[Row], frozen: Collection[str]) -> dict[str, list[str]]:
-    """Returns a column without a name that marks rows of frozen weights; {} if none is frozen."""
+    """Returns a column that marks the rows of frozen weights: {"": cells}; {} if none is frozen."""
     return {"": [*(_mark(row, frozen) for row in table), ""]} if frozen else {}
 
 
@@ -126,9 +126,9 @@ def _mark(row: Row, frozen: Collection[str]) -> str:
 
 
 def sums_text(table: Iterable[Row], depth: int) -> str:
-    """Returns the parameters of each module as text: rows, parameters and share of the total.
+    """Returns a table, as text, of each module's number of rows, parameters and share of the total.
 
-    A module is the first `depth` parts of a path; an index belongs to the part before it.
+    A module is the first `depth` names of a path; an index belongs to the name before it.
     """
     num_rows, parameters = Counter[str](), Counter[str]()
     for row in table:
@@ -150,7 +150,7 @@ def sums_text(table: Iterable[Row], depth: int) -> str:
 
 
 def _module(where: str, depth: int) -> str:
-    """Returns the first parts of a path, without the name of the weight."""
+    """Returns the first `depth` names of a path with their indices, without the weight's name."""
     parts: list[str] = []
     for part in where.split("/")[:-1]:
         if parts and (part.isdigit() or path.index_range(part) is not None):
@@ -161,7 +161,7 @@ def _module(where: str, depth: int) -> str:
 
 
 def columns(table: Iterable[Row]) -> Columns:
-    """Returns the columns of a table, the total as their last line."""
+    """Returns a table as columns of text, with the total in their last line."""
     table = list(table)
     sizes = [row.parameters for row in table]
     return Columns(
@@ -176,7 +176,10 @@ def columns(table: Iterable[Row]) -> Columns:
 
 
 def align_columns(columns: Columns, marks: Mapping[str, list[str]] = MappingProxyType({})) -> str:
-    """Returns columns as text, with their names above; the columns of `marks` come last."""
+    """Returns columns as text, with their names above.
+
+    `marks` has further left-aligned columns, which come last: name -> cells.
+    """
     left = [_pad_column(k, cells, str.ljust) for k, cells in columns.words.items()]
     right = [_pad_column(k, cells, str.rjust) for k, cells in columns.numbers.items()]
     last = [_pad_column(k, cells, str.ljust) for k, cells in marks.items()]
@@ -185,7 +188,7 @@ def align_columns(columns: Columns, marks: Mapping[str, list[str]] = MappingProx
 
 
 def as_json(table: Iterable[Row], frozen: Collection[str] = ()) -> dict[str, Any]:
-    """Returns a table as JSON values: `total_parameters`, and `weights`, frozen ones marked."""
+    """Returns a table as JSON values: `total_parameters`, and `weights` with a field `frozen`."""
     table, names = list(table), (*Row._fields, "parameters", "frozen")
     values = [(*row, row.parameters, row.path in frozen) for row in table]
     weights = [dict(zip(names, row, strict=True)) for row in values]
@@ -197,8 +200,8 @@ def _pad_column(name: str, cells: list[str], pad: Callable[[str, int], str]) -> 
     return [pad(cell, width) for cell in (name, *cells)]
 
 
-# ---- the weights as a tree: path part -> subtree, a Row at the leaves ----------------------------
-# Subtrees that a program stacks are one and the same object under each of their indices, so that
+# ---- the weights as a tree: {part of a path: subtree}, with a Row at each leaf -------------------
+# If a program stacks layers, their subtree is one object under each of their indices, so that
 # thousands of experts are walked once.
 
 
@@ -209,12 +212,13 @@ def _tree(layer: Layer) -> dict[str, Any]:
         *parts, last = spec.path.split("/")
         for part in parts:
             node = node.setdefault(part, {})
-        node[last] = Row("", spec.shape, "float32", spec.axes)  # whatever the layer computes in
+        # weights are float32, whatever dtype the layer computes in
+        node[last] = Row("", spec.shape, "float32", spec.axes)
     return _expand_slices(root)
 
 
 def _expand_slices(node: dict[str, Any] | Row) -> Any:
-    """Returns a tree in which each slice of indices is replaced by its indices."""
+    """Returns a tree with one child for each index in place of a child for a slice of indices."""
     if isinstance(node, Row):
         return node
     expanded: dict[str, Any] = {}
@@ -242,7 +246,7 @@ def _leaves(node: dict[str, Any] | Row, where: str) -> Iterator[Row]:
 
 
 def _position(part: str) -> int:
-    """Returns a sort key: the first index of a layer; 0 for others, which keep their order."""
+    """Returns a sort key: the first index of a layer; 0 for a name, so that names keep order."""
     if part.isdigit():
         return int(part)
     indices = path.index_range(part)
@@ -250,7 +254,10 @@ def _position(part: str) -> int:
 
 
 def _fold_equal(node: dict[str, Any] | Row, *, more_than: int = 1) -> Any:
-    """Returns a tree in which more than `more_than` equal subtrees at regular indices are one."""
+    """Returns a tree that merges equal subtrees at regularly spaced indices into one.
+
+    At most `more_than` equal subtrees stay separate.
+    """
     if isinstance(node, Row):
         return node
     distinct = {id(child): child for child in node.values()}
@@ -295,7 +302,7 @@ def _part(run: list[int]) -> str:
 class Shard(NamedTuple):
     """The shard of a weight that a device holds between steps."""
 
-    tensor: str  # program path of the tensor that contains the weight
+    tensor: str  # path of the program's tensor that contains the weight, maybe with stacked layers
     split: Split  # how the weight is split
     shape: tuple[int, ...]
     num_bytes: int
@@ -303,7 +310,7 @@ class Shard(NamedTuple):
 
 
 def shards(learner: Learner, layout: Layout) -> dict[str, Shard]:
-    """Returns the shard of each weight on a device, by the weight's path."""
+    """Returns the shard of each weight that a device holds: path of a single weight -> shard."""
     by_path: dict[str, Shard] = {}
     for where, spec in learner.task.weights().items():
         rest = layout.rest[where]
@@ -315,9 +322,10 @@ def shards(learner: Learner, layout: Layout) -> dict[str, Shard]:
 
 
 def split_text(learner: Learner, layout: Layout, table: Sequence[Row]) -> str:
-    """Returns a table with each weight's shard, and below it the bytes per device of all weights.
+    """Returns a table, as text, with each weight's shard, and the total bytes per device below.
 
-    The table is `brief` of the task, or some of its rows in any order.
+    `table` is the `brief` table of the task, or some rows of it in any order. The totals are always
+    of all weights.
     """
     words, numbers = columns(table)
     known = shards(learner, layout)
@@ -334,10 +342,10 @@ def split_text(learner: Learner, layout: Layout, table: Sequence[Row]) -> str:
 
 
 def split_json(learner: Learner, layout: Layout, table: Iterable[Row]) -> dict[str, Any]:
-    """Returns a table as JSON values: the values of `as_json`, with shards and bytes.
+    """Returns the values of `as_json` for a table, with each weight's shard and its bytes.
 
-    The table is `rows` of the task, or some of its rows in any order; the total bytes per device
-    are always of all weights.
+    `table` is `rows` of the task, or some rows of it in any order. The total bytes per device are
+    always of all weights.
     """
     values = as_json(table, find_frozen(learner))
     known = shards(learner, layout)
@@ -359,7 +367,13 @@ def split_json(learner: Learner, layout: Layout, table: Iterable[Row]) -> dict[s
 
 
 def _num_held(row: str, tensor: str, layout: Layout) -> int:
-    """Returns how many of a row's weights have a shard on one device."""
+    """Returns how many of the weights in a row have a shard on the same device.
+
+    Args:
+        row: path of the row.
+        tensor: path of the program's tensor that contains the weights.
+        layout: how devices split the tensors.
+    """
     num, cuts = 1, iter(layout.rest[tensor].axes)
     for part, stacked in zip(row.split("/"), tensor.split("/"), strict=True):
         cut = next(cuts) if path.index_range(stacked) is not None else ()

@@ -1,1 +1,1 @@
-"""A trained model behind HTTP on one machine, by the paths of TensorFlow Serving."""
+"""Serves a trained model over HTTP from one machine, with the URL paths of TensorFlow Serving."""

@@ -1,4 +1,4 @@
-"""The paths of a served model: predictions, status, metadata, health and metrics.
+"""The HTTP paths of a served model: predictions, chat, status, metadata, health and metrics.
 
     POST /v1/models/NAME[/versions/V]:predict       admit -> read -> compute in a batch -> write
     POST /v1/models/NAME[/versions/V]:chat          admit -> read -> compute alone -> write events
@@ -6,8 +6,8 @@
     GET  /healthz    GET /metrics
 
 At most `max_requests` requests are in progress (being read, waiting or being computed), which
-bounds the memory of their bodies; a further one is refused before its body is read. Answers that
-clients have not taken yet are not counted.
+bounds the memory of their bodies. A further request is refused before its body is read. Answers
+that clients have not received yet are not counted.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ T = TypeVar("T")
 
 _AGAIN = {"Retry-After": "1"}
 _VERSIONS = ("1.0", "1.1")
-_NUM_CHATS = 2  # chat answers computed at a time; further ones wait
+_NUM_CHATS = 2  # number of chat answers that are computed at once; further answers wait
 _NUM_READERS = 2  # threads that read and write JSON, so that the event loop stays responsive
-_VALUES_OF_FORM = 1000  # a body's names, brackets and settings, added to the values of its inputs
+_VALUES_OF_FORM = 1000  # allowed names, brackets and settings of a body, besides input values
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -60,23 +60,23 @@ _EXAMPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Limits(NamedTuple):
-    """Limits of a client's requests."""
+    """Limits of clients' requests."""
 
     batch: BatchLimits
-    max_requests: int  # in progress at a time
+    max_requests: int  # largest number of requests in progress at once
     max_body_bytes: int
-    timeout_seconds: float  # per request, from its head to the answer
-    read_timeout_seconds: float  # per head, and per body
-    api_key: bytes = b""  # which requests under /v1 must send; empty: no key is needed
+    timeout_seconds: float  # time for a request, from its HTTP head to the answer
+    read_timeout_seconds: float  # time in which the head must arrive, and then the body
+    api_key: bytes = b""  # the key that requests under /v1 must send; empty: no key is needed
 
 
 class Service:
-    """A model, its requests in progress, and the metrics of all its requests."""
+    """Answers the HTTP requests to one model, and keeps metrics of them."""
 
     def __init__(
         self, model: ServedModel, limits: Limits, *, report: Callable[[str], None]
     ) -> None:
-        """`report` gets one line for each error that is not the client's fault."""
+        """Prepares a model; `report` is called with a line per error that is not a client's."""
         self.model, self.limits, self._report = model, limits, report
         self.num_running = 0
         self.is_draining = False
@@ -100,7 +100,7 @@ class Service:
             self._metrics.waiting.labels(name).set_function(lambda b=batcher: b.num_waiting)
 
     def app(self) -> Starlette:
-        """Returns the ASGI application."""
+        """Returns the service as an ASGI application, which any ASGI server can run."""
         paths = "/v1/models/{name}", "/v1/models/{name}/versions/{version}"
         return Starlette(
             routes=[
@@ -114,12 +114,12 @@ class Service:
             exception_handlers={
                 Refusal: _answer_refusal,
                 HTTPException: self._answer_http_error,
-                Exception: _answer_failure,  # Starlette then raises it, and the server reports it
+                Exception: _answer_failure,  # Starlette raises the error again for the server
             },
         )
 
     def close(self) -> None:
-        """Ends the threads that compute."""
+        """Ends the threads, after the requests that they compute."""
         for batcher in self._batchers.values():
             batcher.close()
         self._chats.shutdown()
@@ -146,9 +146,9 @@ class Service:
         return JSONResponse(codec.metadata_of(self.model))
 
     async def _post(self, request: Request) -> Response:
-        """Answers a request for predictions or a conversation, and counts it."""
+        """Answers a request for predictions or chat, and counts the request in the metrics."""
         request.state.signature, request.state.status = "", HTTPStatus.INTERNAL_SERVER_ERROR.value
-        with contextlib.ExitStack() as slot:  # the request is in progress until this is closed
+        with contextlib.ExitStack() as slot:  # the request is in progress until `slot` is closed
             slot.callback(self._count, request, time.monotonic())
             response = await self._answer(request, slot)
             if isinstance(response, EventStream):
@@ -170,11 +170,11 @@ class Service:
             return await self._predict(request)
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        except Exception as error:  # noqa: BLE001  # a bug of lingo, too, ends only this request
+        except Exception as error:  # noqa: BLE001  # even a bug of lingo must end only this request
             return self._refuse(request, error)
 
     def _refuse(self, request: Request, error: BaseException) -> Response:
-        """Returns the answer to a failed request; reports errors that are not the client's."""
+        """Returns the answer to a failed request, and reports errors that are not the client's."""
         match error:
             case Refusal():
                 return _answer_refusal(request, error)
@@ -187,11 +187,14 @@ class Service:
 
     @contextlib.contextmanager
     def _admit(self) -> Iterator[None]:
-        """Counts a request as one in progress; raises Refusal if there are too many."""
+        """Counts a request as in progress inside the context.
+
+        Raises Refusal if too many requests are in progress, or the server is stopping.
+        """
         if self.is_draining:
             why = "the server is stopping: ask another server"
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, _AGAIN | {"Connection": "close"})
-        # a request that has timed out keeps its memory until its batch is computed
+        # a request that has timed out occupies memory until its batch is computed
         num_abandoned = sum(batcher.num_abandoned for batcher in self._batchers.values())
         if self.num_running + num_abandoned >= (most := self.limits.max_requests):
             why = f"{most} requests are in progress: try again later"
@@ -212,7 +215,7 @@ class Service:
         return Response(content, media_type="application/json")
 
     async def _chat(self, request: Request, begin: Callable[[ChatOptions], Chat]) -> Response:
-        """Returns the events of an answer, which begins when a thread is free."""
+        """Returns the response to a chat request; generation begins when a thread is free."""
         request.state.signature = "chat"
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         async with asyncio.timeout_at(deadline):
@@ -227,13 +230,13 @@ class Service:
         )
 
     async def _read_call(self, request: Request, convert: Callable[[bytes], T]) -> T:
-        """Returns the result of `convert`, run in a reader thread, for the request's body."""
+        """Reads a request's body, and returns `convert(body)`, which a reader thread computes."""
         body = await self._read(request)
         codec.check_size(body, self._max_values)
         return await self._in_thread(convert, body)
 
     def _convert(self, body: bytes) -> tuple[str, bool, dict[str, np.ndarray]]:
-        """Returns the signature that a body names, whether the body has rows, and the inputs."""
+        """Parses a body: returns (name of the signature, whether the body has rows, inputs)."""
         call = codec.read_call(body)
         name = codec.find_signature(self.model, call.signature)
         return name, call.is_rows, codec.read_inputs(call, self.model.signatures[name].inputs)
@@ -242,9 +245,9 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._readers, function, *arguments)
 
     async def _read(self, request: Request) -> bytes:
-        """Returns the body; raises Refusal if it is too large or does not arrive.
+        """Returns a request's body; raises Refusal if it is too large or does not arrive in time.
 
-        The server drops the rest of a body that is not read.
+        The server discards the rest of a body that is not read.
         """
         most, seconds = self.limits.max_body_bytes, self.limits.read_timeout_seconds
         declared = request.headers.get("content-length", "0")
@@ -265,7 +268,10 @@ class Service:
         raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
 
     def _check_key(self, request: Request) -> None:
-        """Raises Refusal if a key is needed and the request lacks it; compares in constant time."""
+        """Raises Refusal if the server needs a key and the request does not have it.
+
+        Keys are compared in constant time.
+        """
         wanted = self.limits.api_key
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         is_right = hmac.compare_digest(given.strip().encode(), wanted)
@@ -289,7 +295,7 @@ class Service:
             raise _not_found(f"{name} has no {given['verb']!r:.100}: it has {', '.join(verbs)}")
 
     def _answer_http_error(self, request: Request, error: Exception) -> Response:
-        """Answers a request whose path or method is not served."""
+        """Returns the answer to a request whose path or method is not served."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = dict(getattr(error, "headers", None) or {})
         verbs = ":predict" if self.model.chat is None else ":predict and :chat"
@@ -302,10 +308,10 @@ class Metrics:
     """Prometheus metrics: request counts and seconds, batch sizes, waiting and running requests."""
 
     def __init__(self, model: str) -> None:
-        disable_created_metrics()  # else each metric has a second line with its creation time
+        disable_created_metrics()  # otherwise each metric has a line with its creation time
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
-            "lingo_requests",  # the page adds _total
+            "lingo_requests",  # the metrics page shows it as lingo_requests_total
             "Requests for predictions.",
             ("signature", "status"),
             registry=registry,
@@ -333,7 +339,7 @@ class Metrics:
         self.running = running.labels(model)
 
     def count(self, signature: str, *, status: int, seconds: float) -> None:
-        """Counts an answered request; its signature is "" if it was refused before it was read."""
+        """Counts an answered request; `signature` is "" if the request was refused unread."""
         self._requests.labels(signature, status).inc()
         self._seconds.labels(signature).observe(seconds)
 
@@ -343,7 +349,10 @@ class Metrics:
 
 
 class _KnownVersions:
-    """Refuses HTTP versions other than 1.0 and 1.1. The parser takes any, such as 3.7."""
+    """Middleware that refuses HTTP versions other than 1.0 and 1.1.
+
+    The HTTP parser would accept any version, such as 3.7.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -358,7 +367,7 @@ class _KnownVersions:
 
 
 def _end(request: Request, slot: contextlib.ExitStack, status: int) -> None:
-    """Ends a request whose events have been sent, or whose client has left."""
+    """Ends a chat request after all events were sent, or after the client has left."""
     request.state.status = status
     slot.close()
 

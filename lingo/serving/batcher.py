@@ -1,8 +1,8 @@
-"""Computes concurrent requests in batches, which takes less time than one after the other.
+"""Computes concurrent requests in batches, which takes less time than computing them one by one.
 
-    key   = the shapes and types of a request's inputs, without the number of examples
-    batch = requests with the same key, oldest first; it is due when it is full, or when its first
-            request has waited `max_delay_seconds`
+    key   = the shapes and dtypes of a request's inputs, without the number of examples
+    batch = requests with the same key, oldest first; a batch is due when it is full, or when its
+            first request has waited `max_delay_seconds`
 
 If a batch fails, each of its requests is computed again alone, so that a bad request fails only
 itself.
@@ -27,19 +27,21 @@ from lingo.runtimes.program import ProgramError
 from lingo.serving.model import Refusal, ServedSignature
 
 NUM_THREADS = 2
-"""Batches per signature in progress: while one batch's result is copied out, the next is
-computed."""
+"""Number of batches per signature in progress at once.
+
+While the results of one batch are copied out, the next batch is computed.
+"""
 
 MAX_LONGEST = 4
-"""How many examples of `max_positions` positions fit into a batch; of shorter examples more fit."""
+"""How many examples of the greatest length fit into a batch; more shorter examples may fit."""
 
 
 class BatchLimits(NamedTuple):
-    """The largest size of a batch, and the longest wait for it."""
+    """The largest size of a batch, and the longest time that requests wait for a batch to fill."""
 
-    max_examples: int
-    max_delay_seconds: float  # how long a batch's first request waits for others
-    max_positions: int = 1024  # per example: token ids, or the bytes of a text
+    max_examples: int  # largest number of examples in a batch
+    max_delay_seconds: float  # how long a batch's first request waits for other requests
+    max_positions: int = 1024  # largest length of an example, in token ids or bytes of text
 
 
 class _Request:
@@ -47,7 +49,7 @@ class _Request:
 
     def __init__(self, inputs: Arrays, padded: Arrays) -> None:
         self.inputs, self.padded = inputs, padded
-        self.is_abandoned = False  # cancelled while it is computed
+        self.is_abandoned = False  # whether it was cancelled while being computed
         self.num_examples = len(next(iter(inputs.values())))
         self.future: asyncio.Future[Arrays] = asyncio.get_running_loop().create_future()
         self.has_waited = False
@@ -58,7 +60,7 @@ class _Request:
 
 
 class Batcher:
-    """Computes a signature of a model for requests of one event loop, several at a time."""
+    """Computes a model's function for the requests of one event loop, several at a time."""
 
     def __init__(
         self,
@@ -67,24 +69,24 @@ class Batcher:
         *,
         observe: Callable[[int], None] = lambda num_examples: None,
     ) -> None:
-        """`observe` is called with the number of examples of each batch."""
+        """Starts threads for a signature; `observe` is called with each batch's example count."""
         self.signature, self.limits, self._observe = signature, limits, observe
         self._waiting: dict[Hashable, list[_Request]] = {}
-        self._failed: collections.deque[_Request] = collections.deque()  # to be computed alone
+        self._failed: collections.deque[_Request] = collections.deque()  # each is retried alone
         self._num_computing = 0
-        self.num_abandoned = 0  # requests that timed out and are still computed
+        self.num_abandoned = 0  # number of requests that timed out but are still being computed
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix=signature.name)
 
     @property
     def num_waiting(self) -> int:
-        """The number of requests that are not being computed."""
+        """The number of requests whose computation has not begun."""
         return sum(map(len, self._waiting.values())) + len(self._failed)
 
     async def compute(self, inputs: Arrays) -> Arrays:
-        """Returns the outputs, {name: [B, ...]}, for inputs of the signature, {name: [B, ...]}.
+        """Computes a request: returns outputs {name: [B, ...]} for inputs {name: [B, ...]}.
 
-        A request that is cancelled before its batch begins is dropped. Raises Refusal for a
-        request that is too large, and the signature's errors for these inputs.
+        A request that is cancelled before its batch begins is dropped. Raises Refusal if the
+        request is too large, and the errors of `ServedSignature.compute`.
         """
         num_examples = len(next(iter(inputs.values())))
         self._check_size(num_examples, self.signature.num_positions(inputs))
@@ -102,10 +104,10 @@ class Batcher:
                 self.num_abandoned += 1
             raise
         finally:
-            timer.cancel()  # it holds the inputs
+            timer.cancel()  # an active timer would keep the inputs in memory
 
     def _check_size(self, num_examples: int, num_positions: int) -> None:
-        """Raises Refusal for a request that takes too much memory."""
+        """Raises Refusal if a request would take too much memory."""
         limits, length = self.limits, self.limits.max_positions
         why = ""
         if num_examples > limits.max_examples:
@@ -127,11 +129,11 @@ class Batcher:
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
 
     def close(self) -> None:
-        """Ends the threads, after the batches that they compute."""
+        """Waits until running batches are computed, and ends the threads."""
         self._threads.shutdown()
 
     def _drop(self, request: _Request, key: Hashable) -> bool:
-        """Removes a request from the waiting ones; returns whether it was waiting."""
+        """Removes a request from the queues; returns whether it was in one."""
         is_dropped = False
         for requests in (self._waiting.get(key, []), self._failed):
             if request in requests:
@@ -146,7 +148,7 @@ class Batcher:
         self._start_batches()
 
     def _start_batches(self) -> None:
-        """Starts batches that are due, in turn by key, while threads are free."""
+        """Starts batches that are due while threads are free; the keys take turns."""
         loop = asyncio.get_running_loop()
         while self._num_computing < NUM_THREADS and (batch := self._take()):
             self._num_computing += 1
@@ -155,7 +157,7 @@ class Batcher:
             done.add_done_callback(lambda done, batch=batch: self._finish(batch, done))
 
     def _take(self) -> list[_Request]:
-        """Removes and returns the requests of the next due batch; empty if no batch is due."""
+        """Removes the next due batch from the queues, and returns its requests; []: none is due."""
         while self._failed:
             if not (request := self._failed.popleft()).future.done():
                 return [request]
@@ -166,7 +168,7 @@ class Batcher:
             is_due = bool(requests) and (is_full or requests[0].has_waited)
             batch, rest = (requests[:size], requests[size:]) if is_due else ([], requests)
             if batch or not rest:
-                del self._waiting[key]  # requests that are left go behind the other keys
+                del self._waiting[key]  # remaining requests are queued behind the other keys
             if rest:
                 self._waiting[key] = rest
             if batch:
@@ -174,9 +176,10 @@ class Batcher:
         return []
 
     def _num_fitting(self, requests: Sequence[_Request]) -> int:
-        """Returns how many of the first requests fit into a batch.
+        """Returns the largest n for which the first n requests fit into a batch together.
 
-        Attention computes each pair of positions, so long examples share a batch with few others.
+        The number of examples is limited more if they are long, since attention computes each pair
+        of positions.
         """
         sizes = itertools.accumulate(request.num_examples for request in requests)
         num = sum(size <= self.limits.max_examples for size in sizes)
@@ -186,12 +189,15 @@ class Batcher:
         return max(min(num, 1), sum(size <= most for size in sizes))
 
     def _finish(self, batch: Sequence[_Request], done: asyncio.Future[list[Arrays]]) -> None:
-        """Gives each request of a batch its outputs; if the batch failed, retries each alone."""
+        """Gives the requests of a batch their outputs; if the batch failed, each is retried alone.
+
+        A request that fails alone gets the error.
+        """
         self._num_computing -= 1
         error = done.exception()
         for i, request in enumerate(batch):
             self.num_abandoned -= request.is_abandoned
-            if request.future.done():  # cancelled meanwhile
+            if request.future.done():  # the request was cancelled meanwhile
                 continue
             if error is None:
                 request.future.set_result(done.result()[i])
@@ -207,9 +213,10 @@ def _num_examples(requests: Sequence[_Request]) -> int:
 
 
 def compute_batch(signature: ServedSignature, batch: Sequence[_Request]) -> list[Arrays]:
-    """Returns each request's outputs, without the padding's.
+    """Computes requests together: returns each request's outputs, without positions of padding.
 
-    Raises the signature's errors, and ProgramError if an output has not one row per example.
+    Raises the errors of `ServedSignature.compute`, and ProgramError if an output does not have one
+    row per example.
     """
     if len(batch) == 1:
         return [_compute(signature, batch[0].inputs)]

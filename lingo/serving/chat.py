@@ -1,14 +1,17 @@
-"""Conversations over HTTP: a request has all turns, the answer is a stream of events.
+"""Conversations over HTTP. A request has all turns so far; the answer is a stream of events.
+
+A request:
 
     {"turns": [{"speaker": "user", "text": "hello"}], "max_tokens": 20, "seed": 1}
+
+Its answer, in the format of server-sent events (HTML standard, sec. 9.2):
 
     data: {"text": "Hi"}                                 a piece of the answer
 
     event: end                                           or: event: error, {"error": "..."}
     data: {"text": "Hi there", "details": {...}}
 
-The format is called server-sent events (HTML standard, sec. 9.2).
-An error before the first event is answered with an HTTP status, as on the other paths.
+If an error occurs before the first event, the answer is an HTTP error, as for predictions.
 """
 
 from __future__ import annotations
@@ -32,24 +35,24 @@ from lingo.serving.codec import json_type, read_object
 from lingo.serving.model import Refusal
 
 CONTENT_TYPE = "text/event-stream"
-CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has left, for the metrics
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has left; only metrics show it
 
 _SPEAKERS = ("user", "model")
 _OPTIONS = [field.name for field in dataclasses.fields(ChatOptions)]
 
 
 class ChatCall(NamedTuple):
-    """The content of a request."""
+    """The content of a request for an answer in a conversation."""
 
-    turns: Sequence[Turn]  # the last is the user's
+    turns: Sequence[Turn]  # all turns so far; the last turn is the user's
     options: ChatOptions
 
 
 def read_chat(body: bytes, *, max_positions: int) -> ChatCall:
-    """Parses a body; raises Refusal if it is not the JSON of a conversation.
+    """Parses the body of a request for a chat answer; raises Refusal if it is not valid.
 
     The last turn may have up to `max_positions` bytes, and the answer up to `max_positions` tokens.
-    The model leaves out earlier turns that do not fit.
+    Earlier turns are not limited, since the model ignores those that do not fit.
     """
     message = read_object(body, example='{"turns": [{"speaker": "user", "text": "hi"}]}')
     if unknown := sorted({*message} - {"turns", *_OPTIONS}):
@@ -92,10 +95,13 @@ def _mistake(message: str) -> Refusal:
 
 
 class Answering:
-    """An answer that a thread generates piece by piece for a coroutine, which may stop it."""
+    """An answer that a thread generates piece by piece, while a coroutine reads the pieces.
+
+    The coroutine may stop the thread.
+    """
 
     def __init__(self, chat: Chat, text: str, threads: Executor) -> None:
-        """Begins once a thread is free. Create it inside the event loop."""
+        """Begins to answer `text` once a thread is free. Must be called inside the event loop."""
         self._chat, self._text = chat, text
         self._is_stopped = threading.Event()
         self._loop = asyncio.get_running_loop()
@@ -104,13 +110,16 @@ class Answering:
         self._job.add_done_callback(self._finish)
 
     async def next(self) -> str | Reply | BaseException:
-        """Returns the next piece; after the last the reply, or the error that ended the answer."""
+        """Returns the next piece of the answer.
+
+        After the last piece, returns the whole reply, or the error that ended the answer.
+        """
         return await self._pieces.get()
 
     async def stop(self) -> None:
-        """Stops the answer; returns when its thread is free."""
+        """Stops the answer, and returns when the thread is free."""
         self._is_stopped.set()
-        if not self._job.cancel():  # it has begun
+        if not self._job.cancel():  # the thread has begun the job
             await asyncio.wait([asyncio.wrap_future(self._job)])
 
     def _answer(self) -> Reply:
@@ -135,7 +144,7 @@ class Answering:
 
 
 class EventStream(Response):
-    """An answer as a stream of events; it stops when the client leaves."""
+    """A response that sends an answer as a stream of events, and stops when the client leaves."""
 
     def __init__(
         self,
@@ -144,16 +153,19 @@ class EventStream(Response):
         deadline: float,
         refuse: Callable[[BaseException], Response],
     ) -> None:
-        """Sends events until `deadline`, a time of the event loop.
+        """Prepares the response.
 
-        `refuse` makes the response that reports an error.
+        Args:
+            answering: the answer that is being generated.
+            deadline: when sending stops with a timeout error, in the time of the event loop.
+            refuse: makes the response that reports an error.
         """
         super().__init__(media_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})
         del self.headers["content-length"]
         self._answering, self._deadline = answering, deadline
         self._refuse = refuse
         self.on_end: Callable[[int], None] = lambda status: None
-        """Called with the status once the computation has ended."""
+        """A function that is called with the HTTP status once the computation has ended."""
         self._status = CLIENT_CLOSED_REQUEST
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -168,7 +180,7 @@ class EventStream(Response):
             self.on_end(self._status)
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends all events, or only a refusal if there is an error before the first event."""
+        """Sends all events, or an HTTP error if an error occurs before the first event."""
         has_begun = False
         try:
             async with asyncio.timeout_at(self._deadline):

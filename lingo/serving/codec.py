@@ -1,10 +1,11 @@
-"""TensorFlow Serving's JSON of requests and answers.
+"""Reads requests and writes answers in the JSON format of TensorFlow Serving.
 
     rows       {"instances": [{"tokens": [5, 6]}, ...]}     -> {"predictions": [{...}, ...]}
     columns    {"inputs": {"tokens": [[5, 6], ...]}}        -> {"outputs": {...}}
 
-Where a signature has one input or output, its name is left out. `{"b64": "..."}` is a string of any
-bytes; answers use it for strings that are not UTF-8 and for outputs whose names end with `_bytes`.
+If a signature has only one input or output, its name may be left out. `{"b64": "..."}` is a string
+of any bytes, in base64. Answers use it for strings that are not UTF-8, and for outputs whose names
+end with `_bytes`.
 See https://www.tensorflow.org/tfx/serving/api_rest.
 
 Axes: B examples.
@@ -27,23 +28,24 @@ from lingo.serving.model import Refusal, ServedModel, ServedSignature, ServedSpe
 
 _BASE64 = "b64"
 _KINDS = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}
-"""{kind of an input's NumPy dtype: kinds that the array of its JSON numbers may have}."""
+"""NumPy `kind` of an input's dtype -> kinds that the array made from JSON numbers may have."""
 
-_DEFAULT = "serving_default"  # the signature of a request that names none, if there is one
+_DEFAULT = "serving_default"  # the signature for requests without a name, if the model has it
 
 
 class Call(NamedTuple):
-    """The content of a request."""
+    """The content of a request for predictions."""
 
-    signature: str | None
-    is_rows: bool  # `instances`, else `inputs`
-    content: Any
+    signature: str | None  # name of the signature; None: the request does not name one
+    is_rows: bool  # whether the request has `instances` (rows), not `inputs` (columns)
+    content: Any  # the JSON value of `instances` or `inputs`
 
 
 def check_size(body: bytes, most: int) -> None:
-    """Raises Refusal if a body has more than `most` values, counted without parsing.
+    """Raises Refusal if a request's body has more than `most` JSON values.
 
-    Parsed values are Python objects, which take many times the bytes of the body.
+    Values are counted without parsing, since parsed values are Python objects, which take many
+    times the memory of the body.
     """
     num = sum(map(body.count, (b",", b"[", b"{")))
     if num > most:
@@ -55,7 +57,7 @@ def check_size(body: bytes, most: int) -> None:
 
 
 def read_object(body: bytes, *, example: str) -> dict[str, Any]:
-    """Returns a body's JSON object; raises Refusal, with an example, if the body is no object."""
+    """Parses a request's body as a JSON object; raises Refusal, with `example`, if it is none."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -66,7 +68,7 @@ def read_object(body: bytes, *, example: str) -> dict[str, Any]:
 
 
 def read_call(body: bytes) -> Call:
-    """Parses a body; raises Refusal if it is not the JSON of a request."""
+    """Parses the body of a request for predictions; raises Refusal if it is not valid."""
     message = read_object(body, example='{"instances": [...]}')
     given = [key for key in ("instances", "inputs") if key in message]
     if len(given) != 1:
@@ -83,9 +85,10 @@ def read_call(body: bytes) -> Call:
 
 
 def find_signature(model: ServedModel, name: str | None) -> str:
-    """Returns the name of the signature that a request means.
+    """Returns the name of the signature that a request calls; `name` is the name in the request.
 
-    Without a name it is `serving_default`, or the only signature. Raises Refusal if neither exists.
+    If it is None, the signature is `serving_default`, or else the only one. Raises Refusal if the
+    model does not have the signature.
     """
     known = model.signatures
     if name is None:
@@ -104,10 +107,10 @@ def find_signature(model: ServedModel, name: str | None) -> str:
 
 
 def read_inputs(call: Call, specs: Specs) -> dict[str, np.ndarray]:
-    """Returns the inputs, {name: [B, ...]}, of a request.
+    """Returns a request's inputs as arrays, {name: [B, ...]}, which match `specs`.
 
-    Raises Refusal for missing and unknown names, other shapes and types, and numbers of examples
-    that differ or are 0.
+    Raises Refusal for missing or unknown names and wrong shapes or types. Raises Refusal, too, if
+    inputs have different numbers of examples, or there is no example.
     """
     columns = _columns(call.content, specs) if call.is_rows else _by_name(call.content, specs)
     arrays = {name: _array(name, columns[name], spec) for name, spec in specs.items()}
@@ -120,7 +123,7 @@ def read_inputs(call: Call, specs: Specs) -> dict[str, np.ndarray]:
 
 
 def _columns(instances: Any, specs: Specs) -> dict[str, list[Any]]:
-    """Returns each input's values, collected from rows."""
+    """Returns each input's values, collected from `instances`, a list with one row per example."""
     if not isinstance(instances, list):
         raise _mistake(f"instances is {json_type(instances)}, not a list")
     rows = [_by_name(row, specs, f"instances[{i}]") for i, row in enumerate(instances)]
@@ -128,7 +131,10 @@ def _columns(instances: Any, specs: Specs) -> dict[str, list[Any]]:
 
 
 def _by_name(value: Any, specs: Specs, where: str = "inputs") -> Mapping[str, Any]:
-    """Returns {input: value}; a value that is not an object belongs to the only input."""
+    """Returns {input: value}; a JSON value that is not an object is that of the only input.
+
+    `where` says which part of the request the value is, for the errors.
+    """
     is_object = isinstance(value, dict) and {*value} != {_BASE64}
     if not is_object:
         if len(specs) == 1:
@@ -160,7 +166,7 @@ def _array(name: str, value: Any, spec: ServedSpec) -> np.ndarray:
 def _numbers(value: list[Any], spec: ServedSpec) -> np.ndarray:
     dtype = np.dtype(tf.as_dtype(spec.dtype).as_numpy_dtype)
     kind = dtype.kind if dtype.kind in _KINDS else "f"  # bfloat16's is V
-    # Objects first: from strings, NumPy would make an array where each takes the longest's size.
+    # Objects first: NumPy would store each string with the size of the longest string.
     leaves = np.array(value, dtype=object).ravel()
     if strange := {*map(type, leaves)} - {bool, int, float}:
         if list in strange:
@@ -181,7 +187,7 @@ def _numbers(value: list[Any], spec: ServedSpec) -> np.ndarray:
 
 
 def _strings(value: list[Any]) -> np.ndarray:
-    """Returns strings as an object array of bytes."""
+    """Returns nested lists of JSON strings as an object array of bytes."""
     array = np.array(_decode(value), dtype=object)
     if not all(isinstance(item, bytes) for item in array.ravel()):
         raise ValueError("lists of different lengths")
@@ -189,7 +195,7 @@ def _strings(value: list[Any]) -> np.ndarray:
 
 
 def _decode(value: Any) -> Any:
-    """Returns JSON in which bytes replace each string and each `{"b64": ...}`."""
+    """Returns a JSON value with bytes in place of each string and each `{"b64": ...}`."""
     match value:
         case str():
             return value.encode()
@@ -207,7 +213,7 @@ def _decode(value: Any) -> Any:
 
 
 def write_outputs(outputs: Arrays, *, is_rows: bool) -> bytes:
-    """Returns the answer to a request of rows or columns, for outputs {name: [B, ...]}."""
+    """Returns the JSON answer with outputs {name: [B, ...]}, as rows or as columns."""
     columns = {name: _to_json(value, name) for name, value in outputs.items()}
     if not is_rows:
         content = next(iter(columns.values())) if len(columns) == 1 else columns
@@ -243,7 +249,7 @@ def _texts(value: Any, *, is_bytes: bool) -> Any:
 
 
 def status_of(model: ServedModel) -> dict[str, Any]:
-    """Returns the status of a model in TensorFlow Serving's words."""
+    """Returns the status of a model, in the format of TensorFlow Serving's REST API."""
     version = {
         "version": str(model.version),
         "state": "AVAILABLE",
@@ -253,7 +259,7 @@ def status_of(model: ServedModel) -> dict[str, Any]:
 
 
 def metadata_of(model: ServedModel) -> dict[str, Any]:
-    """Returns inputs and outputs of the signatures, in TensorFlow Serving's words."""
+    """Returns the signatures' inputs and outputs, in the format of TensorFlow Serving."""
     definitions = {name: _definition(signature) for name, signature in model.signatures.items()}
     return {
         "model_spec": {"name": model.name, "signature_name": "", "version": str(model.version)},
@@ -284,7 +290,7 @@ def _tensor(name: str, spec: ServedSpec) -> dict[str, Any]:
 
 
 def json_type(value: Any) -> str:
-    """Returns the JSON type of a value, in words."""
+    """Returns the JSON type of a value as words for an error: "a list"."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
     return "null" if value is None else names.get(type(value), "a number")
 

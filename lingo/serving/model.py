@@ -1,7 +1,7 @@
-"""A trained model that is ready to compute: the signatures of an export, or of a run.
+"""A model that is ready to be served: functions (signatures) from an export or a checkpoint.
 
-    load_export   an export's newest version, in TensorFlow Serving's layout
-    load_run      the same functions, traced in this process from a checkpoint
+    load_export   loads the newest version of an export, in TensorFlow Serving's layout
+    load_run      traces the same functions in this process, from a run's checkpoint
 
 Axes: B examples, T positions.
 """
@@ -33,7 +33,7 @@ MIN_LENGTH = 16  # the shortest length to which token ids are padded
 
 
 class Refusal(LingoError):
-    """A request that is answered by an error: its status, headers and a sentence for the client."""
+    """An error that answers a request: HTTP status, headers, and a sentence for the client."""
 
     def __init__(
         self, status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None
@@ -43,10 +43,10 @@ class Refusal(LingoError):
 
 
 class ServedSpec(NamedTuple):
-    """An input or output of a signature."""
+    """The shape and dtype of an input or output of a signature."""
 
     shape: tuple[int | None, ...]  # None: any size
-    dtype: str  # by its name in TensorFlow
+    dtype: str  # name of the dtype in TensorFlow
 
     def __str__(self) -> str:
         sizes = ", ".join("any" if size is None else str(size) for size in self.shape)
@@ -54,22 +54,25 @@ class ServedSpec(NamedTuple):
 
 
 Specs = Mapping[str, ServedSpec]
-"""The inputs or outputs of a signature, by name."""
+"""Name of an input or output of a signature -> its shape and dtype."""
 
 
 class ServedSignature:
-    """A function of a model, from named arrays [B, ...] (`inputs`) to named arrays (`outputs`)."""
+    """A function of a model that takes and returns named arrays, [B, ...].
+
+    `inputs` and `outputs` describe the arrays.
+    """
 
     def __init__(self, name: str, function: Any) -> None:
-        """`function` is a concrete function of TensorFlow that takes keyword arguments."""
+        """Wraps a concrete TensorFlow function that takes keyword arguments."""
         self.name, self._function = name, function
         self.inputs = _specs(function.structured_input_signature[1])
         self.outputs = _specs(function.structured_outputs)
 
     def compute(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs, {name: [B, ...]}.
+        """Computes the outputs, {name: [B, ...]}, for inputs {name: [B, ...]}.
 
-        Raises Refusal if the model refuses the inputs, ProgramError if a device fails.
+        Raises Refusal if the model refuses the inputs, and ProgramError if a device fails.
         """
         tensors = {
             name: tf.constant(value, self.inputs[name].dtype) for name, value in inputs.items()
@@ -83,9 +86,10 @@ class ServedSignature:
             raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
 
     def num_positions(self, inputs: Arrays) -> int:
-        """Returns the positions of the longest example: token ids, or the bytes of a text.
+        """Returns the length of the longest example: its number of token ids, or bytes of a text.
 
-        Inputs with no free dimension, or with several such as images, have no positions.
+        Besides texts, an input counts only if exactly one of its dims after the batch may have any
+        size. So images of any size do not count.
         """
         lengths = [0]
         for name, spec in self.inputs.items():
@@ -96,7 +100,11 @@ class ServedSignature:
         return max(lengths)
 
     def max_values(self, *, num_examples: int, num_positions: int) -> int:
-        """Returns the most numbers, and bytes of texts, in inputs of `num_examples` examples."""
+        """Returns the largest number of values that inputs of a request may have.
+
+        Values are numbers, and bytes of texts. The request has `num_examples` examples of up to
+        `num_positions` positions.
+        """
         each = 0
         for spec in self.inputs.values():
             sizes = [num_positions if size is None else size for size in spec.shape[1:]]
@@ -104,10 +112,10 @@ class ServedSignature:
         return num_examples * each
 
     def pad(self, inputs: Arrays) -> Arrays:
-        """Returns the inputs with token ids padded to a power of two, so that more shapes agree.
+        """Pads token ids to a power of two, so that more requests have equal shapes.
 
-        Padding needs a signature with `segments` or `lengths`, which say which tokens are padding;
-        other inputs are returned as they are.
+        The inputs are returned unchanged if the signature has neither `segments` nor `lengths`,
+        which say which tokens are padding.
         """
         if not {"segments", "lengths"} & {*self.inputs}:
             return inputs
@@ -117,13 +125,16 @@ class ServedSignature:
             return inputs
         (length,) = lengths
         if "lengths" in inputs and (inputs["lengths"] > length).any():
-            return inputs  # a wrong length, which the model refuses only without padding
+            return inputs  # padding would hide a wrong length from the model, which refuses it
         more = max(MIN_LENGTH, 1 << (length - 1).bit_length()) - length
         padded = {name: np.pad(inputs[name], [(0, 0), (0, more)]) for name in texts}
         return {**inputs, **padded}
 
     def cut(self, outputs: Arrays, *, inputs: Arrays, padded: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs for padded inputs, without the padding's positions."""
+        """Removes the positions of padding from outputs.
+
+        `outputs` were computed from `padded`, which `pad` made from `inputs`.
+        """
         texts = [name for name in inputs if inputs[name].shape != padded[name].shape]
         if not texts or "segments" not in self.inputs:
             return dict(outputs)
@@ -135,20 +146,20 @@ class ServedSignature:
 
 
 class ServedModel(NamedTuple):
-    """The signatures of one version of a model."""
+    """One version of a model, with its functions."""
 
     name: str
     version: int
     signatures: dict[str, ServedSignature]
-    owner: Any  # keeps the variables alive, which functions do not
-    chat: Callable[[ChatOptions], Chat] | None = None  # begins a conversation; None: no text model
+    owner: Any  # object that keeps the functions' variables alive
+    chat: Callable[[ChatOptions], Chat] | None = None  # begins a conversation; None: cannot chat
 
 
 def load_export(folder: Path, *, name: str | None = None) -> ServedModel:
-    """Returns the newest version of a SavedModel that `lingo export` wrote.
+    """Loads the newest version of a SavedModel that `lingo export` wrote.
 
-    A version that export.json does not name is not served. Raises ParamError if the folder holds no
-    version, or one through a link.
+    A version that export.json does not name is ignored. Raises ParamError if the folder has no
+    version, or if a file that export.json names is a link or is reached through a link.
     """
     manifest = read_manifest(folder)
     if (form := manifest.get("format")) != "savedmodel":
@@ -167,9 +178,10 @@ def load_export(folder: Path, *, name: str | None = None) -> ServedModel:
 
 
 def load_run(trained: Trained, folder: Path, *, name: str | None = None) -> ServedModel:
-    """Returns a trained model with the signatures of `lingo export`, traced in this process.
+    """Traces the signatures that `lingo export` would write, from a trained model.
 
-    Raises ParamError if the task has no predictions, or a layer calls Python.
+    `folder` is the run's folder, whose name is the default name of the model. Raises ParamError if
+    the task has no predictions, or if a layer calls Python code at run time.
     """
     owner, experiment = trained.exported_model(), trained.experiment
     data = next(iter(experiment.eval_inputs.values()), experiment.train_input)

@@ -1,7 +1,7 @@
-"""Serves a model over HTTP until a signal, then answers the requests in progress.
+"""Serves a model over HTTP until a signal arrives, then finishes the requests in progress.
 
 listen   the address is bound before the model is read, so that a wrong address is found at once
-drain    after a signal, health and new requests get 503, requests in progress their answers
+drain    after a signal, new requests and /healthz get status 503; requests in progress are answered
 end      the server ends when no request is in progress, or at once after a second signal
 """
 
@@ -24,27 +24,29 @@ from lingo.processes.signals import STOPPING, Signals
 from lingo.serving.app import Limits, Service
 from lingo.serving.model import ServedModel
 
-_AGAIN_SECONDS = 0.5  # a signal may arrive twice at once: for the process, and for its group
-_WRITE_SECONDS = 5  # time for clients to take the last answers
-_MIN_PIECE_BYTES, _MAX_PIECE_BYTES = 2048, 64 * 1024  # read from a connection at a time
-_PIECE_SECONDS = 0.002  # CPU time of a piece; after a piece that takes longer the next is small
+# A second signal within this time is ignored, since one signal may arrive twice: for the process,
+# and for its process group.
+_AGAIN_SECONDS = 0.5
+_WRITE_SECONDS = 5  # time for clients to receive the last answers
+_MIN_PIECE_BYTES, _MAX_PIECE_BYTES = 2048, 64 * 1024  # bytes read from a connection at once
+_PIECE_SECONDS = 0.002  # if parsing a piece takes more CPU time, the next piece is small
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Returns a socket bound to an address, not listening yet; port 0 is any free port.
+    """Returns a socket that is bound to an address, but does not listen yet.
 
-    Raises ParamError if the address cannot be bound.
+    With port 0 it gets any free port. Raises ParamError if the address cannot be bound.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with contextlib.ExitStack() as stack:
-            # only if TCP is named does asyncio send small writes without delay (TCP_NODELAY)
+            # asyncio sends small writes without delay (TCP_NODELAY) only if TCP is named here
             bound = stack.enter_context(
                 socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             )
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
-            stack.pop_all()  # it stays open
+            stack.pop_all()  # the socket stays open
     except (OSError, UnicodeError) as error:
         raise _unusable(host, port, error) from None
     return bound
@@ -65,8 +67,15 @@ def serve(
 ) -> None:
     """Serves a model until SIGINT, SIGTERM or SIGHUP, then raises Stop.
 
-    `report` gets one line for each error of the server; `on_ready` is called when it listens.
-    Raises ParamError if another process listens at the address by now.
+    Args:
+        model: the model.
+        limits: limits of clients' requests.
+        bound: the socket from `bind`.
+        report: called with one line for each error of the server.
+        on_ready: called when the server listens.
+
+    Raises:
+        ParamError: if another process has meanwhile begun to listen at the address.
     """
     try:
         bound.listen()  # sockets may share an address until one of them listens
@@ -83,14 +92,17 @@ def serve(
 
 
 def _restore_default_handlers() -> None:
-    """Lets the next signal end the process, unless it is ignored, as SIGHUP under `nohup`."""
+    """Lets the next stopping signal end the process at once.
+
+    Ignored signals stay ignored, such as SIGHUP under `nohup`.
+    """
     for number in STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server with lingo's handling of signals and of connections without a request."""
+    """uvicorn's server, with lingo's handling of signals and of idle connections."""
 
     def __init__(
         self,
@@ -102,7 +114,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         self._service, self._signals, self._on_ready = service, signals, on_ready
         logger = logging.getLogger("uvicorn.error")
-        logger.setLevel(logging.ERROR)  # leaves out the mistakes of clients
+        logger.setLevel(logging.ERROR)  # clients' mistakes have lower levels
         logger.addHandler(_Lines(report))
         logger.propagate = False
 
@@ -130,7 +142,7 @@ class _Server(uvicorn.Server):
         self._on_ready()
 
     async def on_tick(self, counter: int) -> bool:
-        """Returns whether the server ends; called ten times a second."""
+        """Returns whether the server should end; uvicorn calls this ten times a second."""
         await super().on_tick(counter)
         if self._signals.received is None:
             return False
@@ -141,12 +153,12 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves the handlers as they are."""
+        """Does nothing, so that uvicorn does not replace lingo's signal handlers."""
         yield
 
 
 class _Lines(logging.Handler):
-    """Reports each error of uvicorn's as a line, without a traceback."""
+    """A logging handler that reports each error of uvicorn as one line, without a traceback."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__()
@@ -159,13 +171,15 @@ class _Lines(logging.Handler):
 
 
 class _Protocol(H11Protocol, asyncio.BufferedProtocol):
-    """A connection, which is closed after `idle_seconds` without a request in progress.
+    """A client's connection, which is closed after `idle_seconds` without a request in progress.
 
-    Its client then sends no whole head, sends the rest of a refused body, takes no answer, or has
-    nothing to ask. A client that sends more requests but takes no answers has the same time.
+    The client of such a connection sends no complete HTTP head, sends the rest of a refused body,
+    does not receive an answer, or has nothing to ask. The connection is also closed if the client
+    sends requests but does not receive answers for `idle_seconds`.
 
-    Each iteration of the event loop reads one piece. A piece of one-byte chunks takes far longer to
-    parse; the next piece is then small, so that other connections do not wait.
+    Each iteration of the event loop reads one piece of bytes from the connection. If a piece takes
+    long to parse, as one-byte chunks do, the next piece is small, so that other connections do not
+    wait.
     """
 
     idle_seconds: float
@@ -193,7 +207,10 @@ class _Protocol(H11Protocol, asyncio.BufferedProtocol):
         self._wait_for_request()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers bytes that are no HTTP, unless an answer has begun, and ends the request."""
+        """Answers bytes that are not HTTP with status 400, and ends the request in progress.
+
+        If an answer has already begun, the connection is closed instead.
+        """
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
@@ -220,7 +237,7 @@ class _Protocol(H11Protocol, asyncio.BufferedProtocol):
         super().connection_lost(exc)
 
     def _wait_for_request(self) -> None:
-        """Starts to wait for a request, or stops waiting while one is in progress."""
+        """Starts the idle timer, or stops it while a request is in progress."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
         elif self._idle is None:
@@ -238,6 +255,6 @@ class _Protocol(H11Protocol, asyncio.BufferedProtocol):
 
     def _hang_up(self) -> None:
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # its client does not read: closing would wait for it
+            self.transport.abort()  # `close` would wait for the client, which does not read
         else:
             self.transport.close()

@@ -1,4 +1,4 @@
-"""A claim about an experiment, and the outcome of its check."""
+"""Claims about an experiment that must hold for any experiment, and the outcomes of checks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Outcome = Literal["pass", "FAILED", "not checked"]
 
 
 class NotChecked(Exception):
-    """A claim does not apply to its subject; the message says why."""
+    """A claim that does not apply to the checked layer, task or input; the message says why."""
 
 
 class Broken(Exception):
-    """A claim is false; the message says what differs.
+    """A false claim; the message says what differs.
 
-    `where` is the file:line of the wrong part, if it is not the whole subject.
+    `where` is the file:line of the code that is wrong; "": that of the checked class.
     """
 
     def __init__(self, message: str, *, where: str = "") -> None:
@@ -29,12 +29,12 @@ class Broken(Exception):
 
 
 class Claim(NamedTuple):
-    """A claim, and the outcome of its check."""
+    """A claim about a layer, task or input, and the outcome of its check."""
 
-    text: str
-    subject: str  # path and class of a layer, name and class of an input
+    text: str  # what is claimed
+    subject: str  # what the claim is about: path and class of a layer, name and class of an input
     outcome: Outcome
-    detail: str = ""  # what differs, or why it was not checked
+    detail: str = ""  # what differs, or why the claim was not checked; "" if it holds
 
     def __str__(self) -> str:
         line = f"{self.outcome:11}  {self.subject}: {self.text}"
@@ -42,9 +42,13 @@ class Claim(NamedTuple):
 
 
 def check_claim(text: str, subject: str, check: Callable[[], None], *, where: str = "") -> Claim:
-    """Checks a claim; if it fails, its detail names `where`, the file:line of the subject.
+    """Runs the check of a claim, and returns the claim with its outcome.
 
-    `check` raises `Broken`, `NotChecked`, or any other error of the code that it calls.
+    Args:
+        text: what is claimed.
+        subject: the layer, task or input that the claim is about.
+        check: raises `Broken`, `NotChecked`, or any other error of the code that it calls.
+        where: the file:line of the subject, which the detail of a failed claim names.
     """
     try:
         check()
@@ -59,20 +63,20 @@ def check_claim(text: str, subject: str, check: Callable[[], None], *, where: st
 
 
 def _describe(error: Exception, where: str) -> str:
-    """Returns an error as a line, with the line of the user's file that raised it."""
+    """Returns an error as one line, prefixed by the file:line of the user's code that raised it."""
     text = first_line(error)
     line = "" if names_line(text) else user_line(error) or where
     return f"{line}: {text}" if line else text
 
 
 def first_line(error: Exception) -> str:
-    """Returns an error's class and first line: errors of TensorFlow may be pages long."""
+    """Returns an error's class and first line, since TensorFlow's errors may be pages long."""
     first = (str(error).strip() or "no message").splitlines()[0]
     return first if isinstance(error, ParamError) else f"{type(error).__name__}: {first}"
 
 
 def own_line(cls: type) -> str:
-    """Returns `file:line` of a class of the user's own; "" for a class of lingo's."""
+    """Returns the file:line where a class is defined; "" for a class of lingo itself."""
     return "" if is_lingos(cls) else definition_line(cls)
 
 
@@ -91,10 +95,10 @@ def require_same(
 
     Args:
         plain: name -> array of any shape.
-        other: the same, computed in another way.
-        what: the other way, for the message: "in XLA".
-        tolerance: the largest difference, relative to the largest element of an array.
-        floor: the least value that a difference is relative to.
+        other: the same arrays, computed in another way.
+        what: how `other` was computed, for the message: "compiled by XLA".
+        tolerance: the largest allowed difference, relative to an array's largest element.
+        floor: if all elements of an array are smaller, differences are relative to this.
     """
     if plain.keys() != other.keys():
         names = ", ".join(sorted(plain.keys() ^ other.keys()))
@@ -106,7 +110,7 @@ def require_same(
 
 
 def _difference(a: np.ndarray, b: np.ndarray, *, tolerance: float, floor: float) -> str:
-    """Returns how two arrays differ, or ""."""
+    """Returns how two arrays differ, as text for an error; "" if they are equal up to rounding."""
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape or a.dtype != b.dtype:
         return f"is {b.dtype} {list(b.shape)}, not {a.dtype} {list(a.shape)}"
@@ -131,5 +135,5 @@ def largest_of(arrays: Sequence[np.ndarray]) -> float:
 
 
 def as_arrays(structure: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns tensors by name as arrays of their shapes and types."""
+    """Returns NumPy arrays in place of tensors, by name."""
     return {name: np.asarray(value) for name, value in structure.items()}

@@ -1,11 +1,12 @@
-"""Checks an experiment by the conformance tests of lingo: its input, its layers and its task.
+"""Checks that an experiment's input, layers and task keep the contracts of lingo.
 
-    float32, on one device, with a few examples of the first batch
+Everything is computed in float32, on one device, with a few examples of the first batch:
+
     input:   batches fit the specs, and are the same whenever they are made
-    layers:  one layer of each class, with the first call that the task makes of it
+    layers:  one layer of each class, with the arguments of the task's first call of this layer
     task:    sums are additive over examples; 20 interrupted steps equal 20 steps
 
-If the user has layer classes of his own, only these are checked; else all layers.
+If the experiment has layer classes from outside lingo, only these are checked; otherwise all are.
 
 Axes: B examples.
 """
@@ -39,18 +40,18 @@ from lingo.learner.task import Batch, find_owner
 from lingo.ops import random
 from lingo.runtimes.local import Local
 
-_NUM_EXAMPLES = 4  # at least, if the batch has as many
+_NUM_EXAMPLES = 4  # least number of examples that the task computes, if the batch has as many
 _NUM_STEPS = 20
 
 _Claims = Iterator[tuple[str, Callable[[], None]]]
-"""The text of each claim, and its check."""
+"""Pairs (text of a claim, function that checks the claim)."""
 
 
 def check_contract(params: Params) -> Iterator[Claim]:
-    """Yields each claim about an experiment as soon as it is checked.
+    """Yields each claim about an experiment, with its outcome, as soon as it is checked.
 
-    It computes in float32 on one device, whatever the experiment's runtime; the caller's params
-    stay as they are. It turns TensorFlow's graph optimizers off in this process, as training does.
+    The checks compute in float32 on one device, whatever the experiment's runtime. `params` are not
+    changed. TensorFlow's graph optimizers are turned off in this process, as training does, too.
     Raises ParamError if the experiment cannot be built, and DataError if its data cannot be read.
     """
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # as `Local`
@@ -74,7 +75,7 @@ def check_contract(params: Params) -> Iterator[Claim]:
 
 
 def _input_claims(input: Input, again: Input) -> _Claims:
-    """Yields each claim about an input; `again` is built of the same params."""
+    """Yields each claim about an input, and its check; `again` is built from the same params."""
     last = 2 if input.p.repeat else min(2, input.num_batches() - 1)  # a later step, if any
 
     def check_twice() -> None:
@@ -150,9 +151,10 @@ def _check_layer(example: layer_claims.Example) -> Iterator[Claim]:
 
 
 def _select_layers(layers: Sequence[Layer]) -> list[Layer]:
-    """Returns a layer of each class; of the user's own classes, a layer for all params that differ.
+    """Returns the layers to check: of the user's own classes, one for each class and params.
 
-    Without own classes, lingo's stacks are left out: they would compute most of the task again.
+    Without own classes, it is one for each class, but no stack of lingo's: checking a stack would
+    compute most of the task again.
     """
     own = [layer for layer in layers if not is_lingos(type(layer))]
     others = [layer for layer in layers if not isinstance(layer, (Stack, Chain))]
@@ -165,7 +167,10 @@ def _select_layers(layers: Sequence[Layer]) -> list[Layer]:
 
 
 def _trace(experiment: Experiment, recorder: layer_claims.Recorder) -> None:
-    """Traces the losses and metrics of a batch; refuses hidden state (ParamError)."""
+    """Traces the losses and metrics of a batch; `recorder` records the calls of layers.
+
+    Raises ParamError for hidden state, such as variables or the clock.
+    """
     learner = experiment.learner
 
     def trace(state: train_state.TrainState, batch: Batch) -> list[Any]:
@@ -183,20 +188,20 @@ def _call(
     batch: Batch,
     recorder: layer_claims.Recorder,
 ) -> None:
-    """Computes the losses of a batch, and records the calls of layers."""
+    """Computes the losses of a batch; `recorder` records the calls of layers."""
     call = {"training": True, "key": random.root_key(1), "observer": recorder}
     tensors = layer_call.as_tensors(dict(batch))
     task_check.loss_sums(experiment.task, values.weights, values.state, tensors, call)
 
 
 def _unit(experiment: Experiment, recorder: layer_claims.Recorder) -> int:
-    """Returns the number of examples that the size of each part of a batch is a multiple of."""
+    """Returns the unit: the size of a part of a batch must be a multiple of this number."""
     shapes = recorder.input_shapes().items()
     return math.lcm(*(layer_claims.rows_together(layer, shape) for layer, shape in shapes))
 
 
 def _first_examples(experiment: Experiment, unit: int) -> dict[str, np.ndarray]:
-    """Returns the first examples of the first batch: two units or more, if it has them."""
+    """Returns examples of the first batch: two units or more, if the batch has them."""
     size = max(2, -(-_NUM_EXAMPLES // unit)) * unit
     num = experiment.train_input.num_rows(0)
     rows = slice(0, size if size <= num else num)
@@ -212,9 +217,9 @@ class _TaskExample(NamedTuple):
 
     Attributes:
         experiment: a built experiment on one device.
-        values: weights and states of its task.
+        values: weights and states of the experiment's task.
         batch: {name: [B, ...]} arrays, with `rows`.
-        unit: the number of examples that the size of each part of a batch is a multiple of.
+        unit: the size of a part of a batch must be a multiple of this number.
     """
 
     experiment: Experiment
@@ -224,20 +229,20 @@ class _TaskExample(NamedTuple):
 
     @property
     def size(self) -> int:
-        """B."""
+        """The number of examples, B."""
         return len(self.batch["rows"])
 
 
 class _Sums(NamedTuple):
-    """A step's sums over examples: scalars by name, and gradients by weight."""
+    """A training step's sums over examples."""
 
-    scalars: dict[str, np.ndarray]
-    gradients: dict[str, np.ndarray]
-    without_gradient: list[str]
+    scalars: dict[str, np.ndarray]  # name of a loss or denominator -> scalar
+    gradients: dict[str, np.ndarray]  # name of a weight -> its gradient
+    without_gradient: list[str]  # weights that the loss does not depend on
 
 
 def _task_claims(example: _TaskExample) -> _Claims:
-    """Yields each claim about a task, and its check."""
+    """Yields the text of each claim about a task, and its check."""
     checks = {
         "every weight has a gradient": _check_gradient,
         "eager = graph = XLA": _check_engines,
@@ -288,9 +293,14 @@ def _step_sums(
     batch: Mapping[str, np.ndarray] | None = None,
     denominators: Mapping[str, Any] | None = None,
 ) -> _Sums:
-    """Returns the sums over `batch`, a part of the batch; None: the whole batch.
+    """Computes a training step's sums over some examples.
 
-    `denominators` belong to the whole batch, term -> float32 scalar.
+    Args:
+        example: the task, its weights and a batch.
+        engine: how TensorFlow computes.
+        batch: a part of the batch; None: the whole batch.
+        denominators: loss term -> denominator of the whole batch, float32 scalar; None: those of
+            `batch`.
     """
     task, values = example.experiment.task, example.values
     batch = example.batch if batch is None else batch
@@ -367,7 +377,7 @@ def _describe_parts(parts: Sequence[Mapping[str, np.ndarray]]) -> str:
 
 
 def _parts(example: _TaskExample) -> list[dict[str, np.ndarray]]:
-    """Returns two parts of the batch, the first as small as possible."""
+    """Splits the batch into two parts, the first of which is as small as possible."""
     if example.size < 2 * example.unit:
         raise NotChecked(f"the {example.size} examples of a batch are computed as one")
     cut = example.unit
@@ -429,7 +439,7 @@ def _check_resumed(example: _TaskExample) -> None:
 
 
 def _train(experiment: Experiment, size: int, state: Any, num_steps: int) -> Any:
-    """Returns the state after some steps on `size` examples each, in a new program."""
+    """Returns the state after `num_steps` steps on `size` examples each, in a new program."""
     learner = experiment.learner._replace(accumulation_steps=1)
     program = experiment.runtime.start(learner, state)
     first = int(np.asarray(state.step))

@@ -25,13 +25,13 @@ Engine = Literal["eager", "graph", "xla"]
 
 
 class LayerCall(NamedTuple):
-    """The arguments of a call: tensors, arrays or structures of them.
+    """The arguments of a layer's call: tensors, arrays, or nested structures of these.
 
     Attributes:
         args: arguments by position.
         inputs: arguments by name.
         rows: int32 [B], the index of each example in the step's batch.
-        method: the method that computes.
+        method: the name of the method that is called.
     """
 
     args: tuple[Any, ...]
@@ -41,11 +41,14 @@ class LayerCall(NamedTuple):
 
 
 class LayerValues(NamedTuple):
-    """Weights and states of a layer, float32 by program path, and the indices of its copies."""
+    """Weights and states of a layer: path -> float32 tensor, with stacked layers as one tensor.
+
+    For a layer inside a stack they are the values of one copy of the layer.
+    """
 
     weights: dict[str, Any]
     state: dict[str, Any]
-    indices: dict[str, int]
+    indices: dict[str, int]  # path of a stacked layer -> index of the copy; {}: not in a stack
 
 
 class LayerResult(NamedTuple):
@@ -53,8 +56,9 @@ class LayerResult(NamedTuple):
 
     Attributes:
         outputs: the results, and then the side losses, in the order of `tf.nest.flatten`.
-        gradients: gradients by the names of single layers' weights; by program path for one copy.
-        without_gradient: the program paths of weights that no result depends on.
+        gradients: path -> gradient of a weight, with a separate path for each stacked layer. If the
+            layer is a copy inside a stack, the paths are those of the stacked weights.
+        without_gradient: paths of the weights that no result depends on.
     """
 
     outputs: list[np.ndarray]
@@ -63,23 +67,26 @@ class LayerResult(NamedTuple):
 
 
 def initial_values(layer: Layer) -> LayerValues:
-    """Returns the initial weights and states of a root layer, for seed 0."""
+    """Returns the weights and states with which a root layer begins training, for seed 0."""
     weights = {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.weights().items()}
     state = {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.states().items()}
     return LayerValues(weights, state, {})
 
 
 def perturbed_values(layer: Layer) -> LayerValues:
-    """Returns nonzero weights near the initial ones, and the initial states, of a root layer.
+    """Returns the initial weights of a root layer plus noise, and its initial states.
 
-    Initial weights of zeros or ones would hide many mistakes.
+    Without noise, initial weights of zeros or ones would hide many mistakes.
     """
     weights = {where: tf.constant(_perturb(spec)) for where, spec in layer.weights().items()}
     return initial_values(layer)._replace(weights=weights)
 
 
 def _perturb(spec: ParamSpec) -> np.ndarray:
-    """Returns float32 [*spec.program_shape], the same for a name, however layers are stacked."""
+    """Returns a weight's initial value plus noise, float32 [*spec.program_shape].
+
+    A single layer's values depend only on its path, not on how layers are stacked.
+    """
     deviation = 0.5 / max(1, spec.fan_in) ** 0.5
     noise = [
         np.random.default_rng(zlib.crc32(name.encode())).normal(0.0, deviation, spec.shape)
@@ -89,7 +96,10 @@ def _perturb(spec: ParamSpec) -> np.ndarray:
 
 
 def values_of(layer: Layer, root: LayerValues) -> LayerValues:
-    """Returns the values of a layer inside a tree, of the first copy where copies are stacked."""
+    """Returns the values of a layer inside a tree; `root` has those of the whole tree.
+
+    If the layer is stacked, they are the values of its first copy.
+    """
     shape = path.stack_shape(layer.path)
     prefix = layer.path and f"{layer.path}/"
 
@@ -101,7 +111,7 @@ def values_of(layer: Layer, root: LayerValues) -> LayerValues:
 
 
 def _first_indices(where: str) -> dict[str, int]:
-    """Returns the first index of each slice in a path, by the path up to that slice."""
+    """Returns the first index of each slice in a path: path up to the slice -> first index."""
     parts = where.split("/")
     return {
         "/".join(parts[:end]): copies.start
@@ -121,14 +131,14 @@ def compute(
     engine: Engine = "eager",
     training: bool = True,
 ) -> LayerResult:
-    """Computes a call of a layer, and the gradient of a sum over all of its results."""
+    """Computes a call of a layer, and the gradient of the sum of sin(y) over all its results y."""
     given = as_tensors((values.weights, values.state, call.rows, call.args, dict(call.inputs)))
     key = random.root_key(1) if training else None
     fields = {"training": training, "key": key, "compiled": engine == "xla"}
 
     def step() -> Any:
-        # tensors of the graph, as in a training step: the gradient of a loop with a rematerialized
-        # layer cannot capture other tensors
+        # Copies into the traced graph, as in a training step. The gradient of a loop with a
+        # rematerialized layer cannot capture tensors from outside the graph.
         own, state, rows, args, inputs = tf.nest.map_structure(
             lambda v: tf.identity(v) if tf.is_tensor(v) else v, given
         )
@@ -150,13 +160,13 @@ def compute(
     outputs, gradients = run(step, engine)
     reached = {k: tf.convert_to_tensor(v) for k, v in gradients.items() if v is not None}
     without = [where for where, value in gradients.items() if value is None]
-    copies = values.indices  # if there are copies, values belong to one of them
+    copies = values.indices  # if the layer is stacked, values belong to one of its copies
     named = {k: v.numpy() for k, v in reached.items()} if copies else by_name(reached)
     return LayerResult([v.numpy() for v in outputs], named, without)
 
 
 def run(function: Callable[[], Any], engine: Engine) -> Any:
-    """Returns the tensors that a function returns, computed by an engine."""
+    """Calls a function eagerly, as a graph or compiled by XLA, and returns its tensors."""
     if engine == "eager":
         return function()
     compiled = tf.function(function, autograph=False, jit_compile=engine == "xla")
@@ -166,9 +176,17 @@ def run(function: Callable[[], Any], engine: Engine) -> Any:
 def compute_by_steps(
     layer: Layer, values: LayerValues, x: Any, sizes: Sequence[int], **inputs: Any
 ) -> np.ndarray:
-    """Computes the layer's steps on chunks of x, [B, T, ...] of any type; `sizes` are the chunks'.
+    """Computes a layer chunk by chunk with its method `step`, as decoding does.
 
-    `inputs` are further inputs, [B, T, ...]. Returns the steps' concatenated results, [B, T, ...].
+    Args:
+        layer: the layer.
+        values: the layer's weights and states.
+        x: the input, [B, T, ...], of any dtype.
+        sizes: number of positions in each chunk; their sum is T.
+        **inputs: further inputs, [B, T, ...].
+
+    Returns:
+        The results of all steps, concatenated along positions, [B, T, ...].
     """
     batch, length = x.shape[:2]
     stacked = len(path.stack_shape(layer.path))
@@ -188,7 +206,10 @@ def compute_by_steps(
 
 
 def by_name(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns tensors by program path as arrays by the names of single layers."""
+    """Splits tensors that stack several layers' weights: returns path of a single weight -> array.
+
+    `tensors` is path -> tensor, with stacked layers as one tensor.
+    """
     arrays = {}
     for where, value in tensors.items():
         parts = value.numpy().reshape(-1, *value.shape[len(path.stack_shape(where)) :])
@@ -197,7 +218,7 @@ def by_name(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def as_tensors(structure: Any) -> Any:
-    """Returns a structure with tensors in place of arrays."""
+    """Returns a nested structure with TensorFlow constants in place of NumPy arrays."""
     return tf.nest.map_structure(
         lambda v: tf.constant(np.asarray(v)) if isinstance(v, (np.ndarray, np.generic)) else v,
         structure,
@@ -208,9 +229,9 @@ def as_tensors(structure: Any) -> Any:
 
 
 class SideBySide(Layer):
-    """Two copies of a layer along a lifted axis."""
+    """Two copies of a layer, computed together by vectorization (vmap) over an axis."""
 
-    layer: Layer  # what is lifted
+    layer: Layer  # the layer that is copied
 
     def setup(self) -> None:
         self.layer = self.copies(
@@ -223,9 +244,9 @@ class SideBySide(Layer):
 
 
 class OneByOne(Layer):
-    """The same two copies, called one after the other."""
+    """Two copies of a layer, called one after the other: a reference for `SideBySide`."""
 
-    layer: Layer  # what is copied
+    layer: Layer  # the layer that is copied
 
     def setup(self) -> None:
         self.layers = [self.p.layer.build(**inherited_values()) for _ in range(2)]

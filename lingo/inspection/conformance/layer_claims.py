@@ -1,4 +1,4 @@
-"""The promises of every layer, as claims about a layer of a task and a call that the task makes.
+"""Claims that must hold for every layer, checked for one layer of a task with the task's inputs.
 
 Axes: B batch, T positions.
 """
@@ -45,26 +45,29 @@ from lingo.layers.wrap.remat import Remat
 from lingo.learner.task import Task
 from lingo.ops import random
 
-ROUNDING = 1e-3  # of results in float32, relative to the largest
-GRADIENT_ROUNDING = 1e-2  # of gradients, relative to the largest element of a weight's gradient
-FLOOR = 1e-2  # a smaller gradient is rounding; relative to the largest element of all gradients
+ROUNDING = 1e-3  # allowed difference of float32 results, relative to their largest element
+GRADIENT_ROUNDING = 1e-2  # allowed difference of a gradient, relative to its largest element
+# Gradients below this count as rounding; relative to the largest element of all gradients.
+FLOOR = 1e-2
 
 _NOT_VECTORIZED = ("expected to be loop invariant", "No pfor vectorization defined")
-"""Parts of the errors of `tf.vectorized_map` for operations that it does not know."""
+"""Parts of error messages of `tf.vectorized_map`, for operations that it cannot vectorize."""
 
 Check = Callable[[], None]
 
 
 class Example(NamedTuple):
-    """A layer of a task, and its first call in a training step.
+    """A layer of a task, and the first call of this layer in a training step.
 
     Attributes:
         layer: the layer, in the tree of its task.
-        values: its weights and states, by their paths in that tree.
-        call: arguments with the values of one batch; `inputs` is the only name of a `CallInputs`.
-        examples_together: how many neighbouring examples it declares to compute as one.
-        mixes_in_training: whether it declares that in training results depend on all examples.
-        inherited_fields: values that it may inherit from its parents' fields.
+        values: the layer's weights and states, by their paths in this tree.
+        call: the call's arguments for one batch; a `CallInputs` among them is named `inputs`.
+        examples_together: number of neighbouring examples that the layer declares to compute
+            together.
+        mixes_in_training: whether the layer declares that in training each result depends on all
+            examples.
+        inherited_fields: field -> value that the layer may inherit from the layers around it.
     """
 
     layer: Layer
@@ -76,7 +79,7 @@ class Example(NamedTuple):
 
 
 def layer_claims(example: Example) -> Iterator[tuple[str, Check]]:
-    """Yields each claim about a layer, and its check; the first is about hidden state."""
+    """Yields the text of each claim about a layer, and its check; hidden state comes first."""
     checks = {
         "no variable of its own, and no random numbers but from random_key": _check_hidden_state,
         "eager = graph = XLA": _check_engines,
@@ -90,7 +93,7 @@ def layer_claims(example: Example) -> Iterator[tuple[str, Check]]:
 
 
 def check_results(plain: LayerResult, other: LayerResult, *, what: str) -> None:
-    """Raises Broken unless two results of a layer are equal up to rounding."""
+    """Raises Broken unless a layer's results and gradients are the same up to rounding."""
     ours, theirs = (
         {f"result {i}": value for i, value in enumerate(result.outputs)}
         for result in (plain, other)
@@ -104,7 +107,7 @@ def check_gradients(
 ) -> None:
     """Raises Broken unless gradients of weights, by name, are equal up to rounding.
 
-    A missing gradient is zero: a loop over layers gives zeros to weights that it does not use.
+    A missing gradient counts as zero, since a loop over layers gives zeros to unused weights.
     """
     zeros = {name: np.zeros_like(value) for name, value in {**plain, **other}.items()}
     ours, theirs = (
@@ -131,7 +134,7 @@ def _check_hidden_state(example: Example) -> None:
 
 
 def _fields(example: Example) -> dict[str, Any]:
-    """Returns the fields of the call context for the layer outside training."""
+    """Returns the fields of the call context, for calling the layer outside of training."""
     values, rows = example.values, as_tensors(example.call.rows)
     return {"state": values.state, "indices": values.indices, "rows": rows}
 
@@ -167,7 +170,7 @@ def _check_rows(example: Example) -> None:
 
 
 def _has_rows(value: Any, num: int) -> bool:
-    """Returns whether a value is an array or tensor [num, ...]."""
+    """Returns whether a value is an array or tensor of shape [num, ...]."""
     return len(getattr(value, "shape", ())) > 0 and value.shape[0] == num
 
 
@@ -209,7 +212,7 @@ def _check_steps(example: Example) -> None:
 
 
 def _stack_call(example: Example) -> LayerCall:
-    """Returns the call of a layer; raises NotChecked if no stack could make this call."""
+    """Returns the recorded call of a layer; raises NotChecked if no stack could make the call."""
     call = example.call
     if len(call.args) != 1 or {*call.inputs} - {"inputs"} or not hasattr(call.args[0], "shape"):
         raise NotChecked("it is not called with one tensor and `inputs`, as a stack calls layers")
@@ -217,7 +220,10 @@ def _stack_call(example: Example) -> LayerCall:
 
 
 def _positions(call: LayerCall) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Returns x, [B, T, ...], and further inputs, [B, T], for a single document in each row."""
+    """Returns a call's x, [B, T, ...], and further inputs by name, int32 [B, T].
+
+    The further inputs say that each row is a single document.
+    """
     x, passed = np.asarray(call.args[0]), call.inputs.get("inputs", NO_INPUTS)
     if x.ndim < 2 or x.shape[1] < 2:
         raise NotChecked(f"its input, {list(x.shape)}, has no positions")
@@ -244,7 +250,8 @@ def _sees_later_positions(
     example: Example, x: np.ndarray, documents: Mapping[str, np.ndarray], whole: np.ndarray
 ) -> bool:
     half = x.shape[1] // 2
-    later = [0] * (x.shape[1] - half)  # copies of x[:, 0]; attention may ignore another order
+    # Later positions become copies of x[:, 0], since attention may ignore a mere reordering.
+    later = [0] * (x.shape[1] - half)
     changed = _whole(example, x[:, [*range(half), *later]], documents)
     try:
         require_same({"": whole[:, :half]}, {"": changed[:, :half]}, what="", tolerance=ROUNDING)
@@ -254,13 +261,13 @@ def _sees_later_positions(
 
 
 def _class_that_steps(layer: Layer) -> type:
-    """Returns the class that defines how a layer computes position by position."""
+    """Returns the class, of a layer or a base, that defines how it computes single positions."""
     names = {"step", "positionwise", "__call__"}
     return next(cls for cls in type(layer).__mro__ if names & vars(cls).keys())
 
 
 def _chunks(length: int) -> list[list[int]]:
-    """Returns sizes of chunks: few, as each is computed by itself."""
+    """Returns lists of chunk sizes, each with the sum `length`; few, since each takes a call."""
     if length <= 4:
         return [[1] * length, [length - 1, 1]]
     half = length // 2
@@ -268,7 +275,10 @@ def _chunks(length: int) -> list[list[int]]:
 
 
 def _without_limits(example: Example) -> Example:
-    """Returns the layer with experts that drop no token: parts of a text would drop others."""
+    """Returns the example with experts whose capacity suffices for all tokens.
+
+    Otherwise experts would drop other tokens from a part of a text than from the whole text.
+    """
     mixtures = [layer for layer in example.layer.tree() if isinstance(layer, MoE)]
     if not mixtures:
         return example
@@ -324,7 +334,7 @@ def _compute_in(params: Params, example: Example, *, engine: Engine) -> LayerRes
 
 
 def _build_alone(params: Params, inherited: Mapping[str, Any]) -> Any:
-    """Builds a layer without its parents; if that fails, with the fields that it inherits."""
+    """Builds a layer without the layers around it; if that fails, with the fields it inherits."""
     try:
         return params.copy().build()
     except ParamError:
@@ -374,14 +384,14 @@ class Recorder:
 
 
 def rows_together(layer: Layer, shape: Sequence[int | None]) -> int:
-    """Returns the number that a layer's batch must be a multiple of, for an input of a shape."""
+    """Returns the number of which a layer's batch size must be a multiple, for an input shape."""
     pipelines = [x for x in layer.tree() if isinstance(x, (Pipeline, PipelinedChain))]
     counts = (pipeline.p.num_micro_batches for pipeline in pipelines)
     return math.lcm(*counts) * examples_together([layer], shape)
 
 
 def _merge_inputs(layer: Layer, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns keywords with one `inputs` instead of the keywords that `accept_inputs` merges."""
+    """Returns keyword arguments with one `inputs` for all that `accept_inputs` merges into it."""
     own = inspect.signature(type(layer).__call__).parameters
     merged = {name: v for name, v in keywords.items() if name in CallInputs._fields}
     merged = {name: value for name, value in merged.items() if name not in own}
@@ -392,7 +402,7 @@ def _merge_inputs(layer: Layer, keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_values(call: LayerCall) -> LayerCall:
-    """Returns a call with values for tensors of a graph, which only have shapes."""
+    """Returns a call with arrays in place of a graph's tensors, which have shapes but no values."""
     args, inputs, rows = tf.nest.map_structure(_value, (call.args, dict(call.inputs), call.rows))
     if isinstance(passed := inputs.get("inputs"), CallInputs):
         inputs["inputs"] = _one_document(passed, call.inputs["inputs"])
@@ -402,7 +412,7 @@ def _with_values(call: LayerCall) -> LayerCall:
 
 
 def _value(tensor: Any) -> Any:
-    """Returns a tensor's value; for a symbolic tensor, random floats, or ones for other dtypes."""
+    """Returns a tensor's value; for a symbolic tensor random floats, or ones if it is no float."""
     if not tf.is_tensor(tensor):
         return tensor
     if not tf.is_symbolic_tensor(tensor):
@@ -415,7 +425,7 @@ def _value(tensor: Any) -> Any:
 
 
 def _one_document(inputs: CallInputs, recorded: CallInputs) -> CallInputs:
-    """Returns inputs with the positions of one document if they are not known."""
+    """Returns inputs in which each row is one document, if recorded positions have no values."""
     if not tf.is_symbolic_tensor(recorded.position_ids):
         return inputs
     batch, length = inputs.position_ids.shape
@@ -425,7 +435,10 @@ def _one_document(inputs: CallInputs, recorded: CallInputs) -> CallInputs:
 
 
 def _fields_of_parents(layer: Layer, task: Task) -> dict[str, Any]:
-    """Returns the numbers and texts in the fields of all layers around a layer; nearest wins."""
+    """Returns the numbers and strings in the fields of the layers around a layer: name -> value.
+
+    If several of these layers have a field, the nearest layer's value is taken.
+    """
     fields: dict[str, Any] = {}
     for parent in task.tree():  # from the root down
         if parent is not layer and any(inner is layer for inner in parent.tree()):

@@ -1,7 +1,7 @@
-"""Measures the devices of this machine, as hardware for plans.
+"""Measures the devices of this machine, and describes them as hardware for plans.
 
-All devices work at the same time, since virtual devices share a processor. Exchanges follow the
-alpha-beta model: a switch connects all devices, and has a latency and a bandwidth.
+All devices are measured at the same time, since virtual devices share a CPU. Times of exchanges are
+fitted to the alpha-beta model: one switch, with a latency and a bandwidth, connects all devices.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lingo.runtimes.mesh import engine
 _DTYPES = ("float32", "bfloat16")
 _REPEATS = 5
 _SMALL, _LARGE = 2**10, 2**20
-"""Elements per device of exchanged tensors, float32."""
+"""Numbers of float32 elements per device in the exchanged tensors."""
 
 _MEMORY_ELEMENTS = 2**22
 _FLOAT_BYTES = 4
 
 
 def calibrate(name: str, num_devices: int) -> Hardware:
-    """Returns the hardware of this process, which has `num_devices` devices. It takes seconds."""
+    """Measures the `num_devices` devices of this process, which takes seconds."""
     with engine.explain_engine_errors():
         rates = {
             dtype: engine.matmul_flops_per_second(dtype, num_devices) / num_devices
@@ -52,16 +52,16 @@ def calibrate(name: str, num_devices: int) -> Hardware:
 
 
 def _memory_bandwidth(num_devices: int) -> float:
-    """Returns the bytes a second that each device reads and writes."""
+    """Returns the bytes per second, read and written, of each device's memory."""
     seconds = _time(lambda x: x + 1.0, num_devices, _MEMORY_ELEMENTS)
     return 2 * _FLOAT_BYTES * _MEMORY_ELEMENTS / seconds
 
 
 def _fit_exchanges(num_devices: int) -> tuple[float, float]:
-    """Returns the latency in seconds, and the bandwidth in bytes a second, of exchanges.
+    """Returns the latency in seconds, and the bandwidth in bytes per second, of exchanges.
 
-    They are means over all-gather, all-reduce and all-to-all; latencies and bytes of each are
-    counted as in `Network`.
+    Both are means over all-gather, all-reduce and all-to-all. The number of latencies and bytes in
+    each of these collectives is the one that `Network` assumes.
     """
     jax = engine.engine()
     part = (num_devices - 1) / num_devices
@@ -81,7 +81,10 @@ def _fit_exchanges(num_devices: int) -> tuple[float, float]:
 
 
 def _time(function: Callable[[Any], Any], num_devices: int, number: int) -> float:
-    """Returns a function's shortest time on `number` floats per device, on all devices at once."""
+    """Returns the shortest time of several calls of a function on all devices at once.
+
+    Its input has `number` floats per device.
+    """
     jax = engine.engine()
     mesh, split = engine.device_mesh(topology({"data": num_devices})), jax.sharding.PartitionSpec
     spec = split("data")

@@ -1,4 +1,4 @@
-"""Ways to run an experiment on a number of devices: a mesh, its rules, and what saves memory."""
+"""Ways to run an experiment on N devices: meshes, sharding rules, and options that save memory."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from lingo.mesh.rules import Recipe
 from lingo.mesh.topology import AXES, Topology, topology
 
 MICRO_BATCHES_PER_STAGE = (1, 2, 4, 8)
-"""Numbers of micro-batches that are tried, per stage."""
+"""Numbers of micro-batches per pipeline stage that the search tries."""
 
 ACCUMULATION_STEPS = (1, 2, 4, 8, 16, 32)
 
 LONG = 4096
-"""Examples with this many positions are tried split; shorter ones only where examples are few."""
+"""Examples with at least this many positions may be split over devices along their positions.
+
+Shorter examples are split only if a batch has fewer examples than there are devices.
+"""
 
 REPEATS = (1, 2, 4)
-"""Numbers of circular repeats that are tried; with 8, predicted bytes were off by over 10 %."""
+"""Numbers of circular repeats that the search tries.
+
+8 is not tried, since its predicted bytes were off by over 10 %.
+"""
 
 
 class Candidate(NamedTuple):
-    """A way to run an experiment."""
+    """A way to run an experiment, whose memory and time can be estimated."""
 
     mesh: Topology
     rules: Recipe = "1d"
@@ -32,8 +38,8 @@ class Candidate(NamedTuple):
     shard_weights: bool = False
     accumulation_steps: int = 1
     remat: bool = False  # whether gradients keep only the tensors between layers of the stack
-    micro_batches: int = 1  # of a pipeline, if the mesh has stages
-    repeats: int = 1  # how often a micro-batch passes all stages
+    micro_batches: int = 1  # number of micro-batches of a pipeline, if the mesh has stages
+    repeats: int = 1  # how often a micro-batch passes through all stages of a pipeline
 
     @property
     def num_stages(self) -> int:
@@ -41,13 +47,14 @@ class Candidate(NamedTuple):
 
     @property
     def bubble(self) -> float:
-        """The idle share of the time of a pipeline's stages, if they are equal."""
+        """The share of time in which a pipeline's stages are idle, 0..1, if stages are equal."""
         return bubble_fraction(self.num_stages, self.micro_batches, self.repeats)
 
     def settings(self, workload: Workload, rules: Mapping[str, object]) -> list[str]:
-        """Returns the overrides that run an experiment in this way, as `--set` takes them.
+        """Returns the overrides, as `--set` takes them, that make an experiment run in this way.
 
-        `rules` has the runtime's fields that stay: its rules of single axes.
+        `rules` has fields of the experiment's runtime that are kept: `weight_rules` and
+        `activation_rules`.
         """
         fields: dict[str, object] = {axis: size for axis, size in self.mesh.sizes if size > 1}
         fields |= {"rules": self.rules} if self.rules != "1d" else {}
@@ -61,7 +68,7 @@ class Candidate(NamedTuple):
         return [*texts, *self.model_settings(workload)]
 
     def model_settings(self, workload: Workload) -> list[str]:
-        """Returns the overrides that change the model: a pipeline, and rematerialization."""
+        """Returns the overrides that change the model, for a pipeline or rematerialization."""
         texts: list[str] = []
         if self.num_stages > 1:
             fields: dict[str, object] = {
@@ -86,27 +93,29 @@ def _arguments(fields: Mapping[str, object]) -> str:
 def candidates(workload: Workload, num_devices: int) -> Iterator[Candidate]:
     """Yields the ways to run a workload on a number of devices.
 
-    Mesh axes are those that the model can use: `expert` with experts, `stage` with a single stack
-    of layers, `sequence` with long examples or few, `height` with images and volumes. Each is tried
-    in all sizes that divide the number of devices and the dim that it splits.
+    Mesh axes are those that the model can use: `expert` if it has experts, `stage` if it has a
+    single stack of layers, `sequence` if examples are long or few, `height` for images and volumes.
+    Each axis is tried in all sizes that divide both the number of devices and the dim that the axis
+    splits.
     """
     remats = (False, True) if workload.stack and not workload.is_recomputed else (False,)
     for sizes in meshes(workload, num_devices):
         mesh = topology(sizes)
         for (rules, update, weights), remat, counts in itertools.product(
             _splits(workload, mesh),
-            remats if mesh.size(["stage"]) == 1 else (False,),  # a pipeline recomputes anyway
+            remats if mesh.size(["stage"]) == 1 else (False,),  # a pipeline always recomputes
             _counts(workload, mesh),
         ):
             yield Candidate(mesh, rules, update, weights, counts[0], remat, *counts[1:])
 
 
 def _splits(workload: Workload, mesh: Topology) -> Iterator[tuple[Recipe, bool, bool]]:
-    """Yields rules, and whether updates and weights are split along the batch.
+    """Yields triples to try: (recipe of sharding rules, shard_update, shard_weights).
 
-    `2d_attempt_2` differs from `1d` only where `data` splits weights, `2d_finalized` from
-    `2d_attempt_2` only where `model` splits activations; both only where a weight has `embed`.
-    `2d_attempt_1`, which the others replaced, is not tried.
+    A recipe is left out if it would be the same as a simpler recipe. `2d_attempt_2` differs from
+    `1d` only if the mesh has an axis `data`, and `2d_finalized` differs from `2d_attempt_2` only if
+    it has an axis `model`. Both differ from `1d` only if a weight has the logical axis `embed`.
+    `2d_attempt_1` is not tried, since the later recipes replaced it.
     """
     has_embed = any("embed" in one.axes for unit in workload.units for one in unit.matrices)
     has_batch = mesh.size(["data", "expert"]) > 1
@@ -124,7 +133,10 @@ def _splits(workload: Workload, mesh: Topology) -> Iterator[tuple[Recipe, bool, 
 
 
 def _counts(workload: Workload, mesh: Topology) -> list[tuple[int, int, int]]:
-    """Returns accumulation steps, micro-batches and repeats that divide batch and layers."""
+    """Returns triples to try: (accumulation steps, micro-batches, circular repeats).
+
+    They divide the batch and the layers without remainder.
+    """
     batch, stages = mesh.size(["data", "expert"]), mesh.size(["stage"])
     pipelines = [(1, 1)]
     if stages > 1:
@@ -141,7 +153,7 @@ def _counts(workload: Workload, mesh: Topology) -> list[tuple[int, int, int]]:
 
 
 def meshes(workload: Workload, num_devices: int) -> Iterator[dict[str, int]]:
-    """Yields sizes of mesh axes, {axis: size}, whose product is the number of devices."""
+    """Yields all meshes, {axis: size}, that suit a workload and have this number of devices."""
     largest = limits(workload, num_devices)
     axes = [axis for axis in AXES if largest[axis] > 1]
 
@@ -157,13 +169,13 @@ def meshes(workload: Workload, num_devices: int) -> Iterator[dict[str, int]]:
                     yield {name: size, **rest}
 
     for sizes in divide(num_devices, axes):
-        # the exchanges of a pipeline with split sequences were not compared with a program
+        # predictions for pipelines with split sequences were never compared with a program
         if min(sizes.get("stage", 1), sizes.get("sequence", 1)) == 1:
             yield sizes
 
 
 def limits(workload: Workload, num_devices: int) -> dict[str, int]:
-    """Returns the largest size of each mesh axis that has something to split."""
+    """Returns the largest size of each mesh axis; 1 for an axis that has nothing to split."""
     sizes: dict[str, int] = {axis: 1 for axis in AXES}
     sizes["data"] = workload.batch_size
     is_of_images = 2 * workload.image_flops > workload.flops

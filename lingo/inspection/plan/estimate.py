@@ -1,15 +1,18 @@
 """Predicts the bytes on a device and the seconds of a step, for a way to run an experiment.
 
-Bytes of weights, slots and gradients are exact: they come from the layout. The rest is a model:
+Bytes of weights, optimizer slots and gradients are exact, since they follow from how the mesh
+splits them. The rest is a model:
 
-- *Arithmetic* (a roofline): each product takes its FLOPs on a device divided by the peak, with
-  matrices padded to whole tiles of the matrix unit, or the bytes that it reads and writes divided
-  by the memory's bandwidth, whichever is longer. A backward pass takes twice as long as a forward
-  pass; a recomputed layer takes one forward pass more.
-- *Exchange*: collectives as XLA's partitioner makes them (`exchange.py`, `memory.py`); small ones
-  of weights and of gradients are combined. None overlaps with arithmetic.
+- *Arithmetic* (a roofline). A matrix product takes the longer of two times: its FLOPs on a device
+  divided by the peak, with matrices padded to whole tiles of the matrix unit, or the bytes that it
+  reads and writes divided by the memory's bandwidth. A backward pass takes twice as long as a
+  forward pass. A recomputed layer takes one more forward pass.
+- *Exchange*: the collectives that XLA's partitioner inserts (`exchange.py`, `memory.py`). Small
+  collectives of weights, and of gradients, are combined. No collective overlaps with arithmetic.
 - *Memory*: the residuals of each layer (`Layer.residuals`), and the largest phase of a step
   (`memory.py`).
+
+A *turn* is one iteration of a pipeline's loop: each stage computes one micro-batch, or is idle.
 """
 
 from __future__ import annotations
@@ -32,25 +35,28 @@ from lingo.mesh.topology import Topology
 from lingo.runtimes.sharded import Sharded
 
 Build = Callable[[Sequence[str]], Experiment]
-"""Returns an experiment with overrides, as `--set` takes them: a pipeline has other weights."""
+"""A function that builds the experiment with more overrides, as `--set` takes them.
+
+The experiment is built again for each candidate, since e.g. a pipeline stacks weights differently.
+"""
 
 
 class ExchangeTime(NamedTuple):
-    """Exchanges of a step, and their time."""
+    """All collectives of one kind and purpose in a step, and the time that they take."""
 
     exchange: Exchange
     seconds: float
 
 
 class Estimate(NamedTuple):
-    """A prediction."""
+    """The predicted memory and time of a step, for one way to run the experiment."""
 
     candidate: Candidate
-    bytes: dict[str, float]  # on a device, by kind
-    seconds: dict[str, float]  # of a step, by kind
-    exchanges: tuple[ExchangeTime, ...]  # the longest first
-    flops: float  # of products on a device, recomputation included
-    bubble: float  # idle share of the time of a pipeline's stages
+    bytes: dict[str, float]  # kind, such as "weights" -> bytes on a device
+    seconds: dict[str, float]  # kind, such as "arithmetic" -> seconds of a step
+    exchanges: tuple[ExchangeTime, ...]  # those that take the longest first
+    flops: float  # FLOPs of matrix products per device and step, recomputation included
+    bubble: float  # the share of their time in which the stages of a pipeline are idle, 0..1
     utilization: float  # the model's FLOPs over the devices' peak FLOPs in the step's time
 
     @property
@@ -63,28 +69,28 @@ class Estimate(NamedTuple):
 
 
 class _Layers(NamedTuple):
-    """A device's layers of one unit."""
+    """The layers of one unit (a group of alike layers) that one device computes."""
 
     unit: Unit
-    part: UnitPart  # of one layer, for all examples of a step
-    number: float  # how many layers
-    idle_factor: float  # all turns of a pipeline's stage, divided by the turns that are not idle
-    calls: float  # of a layer per step: parts of a batch, or turns of a stage, idle ones included
+    part: UnitPart  # the device's part of one of these layers, for all examples of a step
+    number: float  # number of layers
+    idle_factor: float  # a pipeline stage's turns over its turns that are not idle; 1: no pipeline
+    calls: float  # calls of a layer per step, those in idle turns of a pipeline included
     num_recomputed: int  # how often the gradient computes a forward pass again
 
     @property
     def passes(self) -> int:
-        """A step's passes in units of a forward pass: a backward pass counts as two."""
+        """The cost of a layer in a step, in forward passes; a backward pass counts as two."""
         return 3 + self.num_recomputed
 
     @property
     def flops(self) -> float:
-        """FLOPs of all these layers in a step."""
+        """The FLOPs of all these layers on the device in a step."""
         return self.passes * self.number * self.idle_factor * self.part.flops
 
 
 class Estimator:
-    """Predicts ways to run one experiment on one kind of hardware."""
+    """Predicts memory and time of a step, for ways to run one experiment on one hardware."""
 
     def __init__(self, workload: Workload, hardware: Hardware, build: Build) -> None:
         self._workload, self._hardware = workload, hardware
@@ -97,7 +103,7 @@ class Estimator:
         self._residuals = functools.cache(self._find_residuals)
 
     def estimate(self, candidate: Candidate) -> Estimate:
-        """Returns the prediction; raises ParamError for a mesh that the experiment does not fit."""
+        """Predicts memory and time; raises ParamError if the experiment does not fit the mesh."""
         state, layers = self._state_of(candidate), self._layers(candidate)
         exchanges = self._exchanges(candidate, state, layers)
         seconds = self._seconds(candidate, state, layers, exchanges)
@@ -113,7 +119,7 @@ class Estimator:
         )
 
     def rules(self, recipe: Recipe) -> Rules:
-        """Returns a recipe's rules, overridden by those that the experiment sets for some axes."""
+        """Returns a recipe's sharding rules, with the experiment's own rules taking precedence."""
         rules, runtime = RECIPES[recipe], self._experiment(()).runtime
         if not isinstance(runtime, Sharded):
             return rules
@@ -126,10 +132,10 @@ class Estimator:
     # ---- layers and state of a device
 
     def _layers(self, candidate: Candidate) -> list[_Layers]:
-        """Returns the layers of a device, by unit.
+        """Returns the layers that a device computes, one entry per unit.
 
-        The gradient of a pipeline computes each pattern step again. If the pipeline keeps only the
-        inputs of turns, the gradient first computes each whole turn again.
+        The gradient of a pipeline recomputes each step of the stack's pattern of layers. If the
+        pipeline keeps only the inputs of turns, the gradient first recomputes each whole turn.
         """
         stages, turns = candidate.num_stages, 1 / (1 - candidate.bubble)
         parts, all_layers = candidate.accumulation_steps, []
@@ -177,7 +183,7 @@ class Estimator:
     def _exchanges(
         self, candidate: Candidate, state: memory.StatePart, layers: Sequence[_Layers]
     ) -> list[ExchangeTime]:
-        """Returns all exchanges of a step."""
+        """Returns the times of all collectives in a step."""
         sums, turns = Exchanges(candidate.mesh), 1 / (1 - candidate.bubble)
         calls = candidate.accumulation_steps * candidate.micro_batches * turns
         _exchange_weights(candidate, state, sums, self._steps_per_turn(candidate))
@@ -199,10 +205,11 @@ class Estimator:
         layers: Sequence[_Layers],
         exchanges: Sequence[ExchangeTime],
     ) -> dict[str, float]:
-        """Returns the time of a step by kind."""
+        """Returns the seconds of a step by kind: "arithmetic", "bubble", "update", ..."""
         busy = idle = 0.0
         for one in layers:
-            again = (one.calls / one.idle_factor - 1) * one.part.weight_bytes  # read in each call
+            # each call after the first reads the weights again
+            again = (one.calls / one.idle_factor - 1) * one.part.weight_bytes
             time = max(
                 one.part.padded_flops / self._hardware.rate(one.unit.dtype),
                 (one.part.moved_bytes + again) / self._hardware.memory_bandwidth,
@@ -225,10 +232,10 @@ class Estimator:
     def _memory(
         self, candidate: Candidate, state: memory.StatePart, layers: Sequence[_Layers]
     ) -> dict[str, float]:
-        """Returns the bytes of residuals, and of temporaries while a layer computes."""
+        """Returns the bytes of a step by kind, without the state, as `working_bytes` does."""
         parts = candidate.accumulation_steps
         gathered = max(one.part.weight_bytes for one in layers)
-        if self._steps_per_turn(candidate) == 1:  # gathered before the loop, for all turns
+        if self._steps_per_turn(candidate) == 1:  # all turns use weights gathered before the loop
             gathered = max(gathered, state.stack_gathered_bytes)
         return memory.working_bytes(
             self._residuals(
@@ -260,12 +267,12 @@ class Estimator:
         )
 
     def _is_loop_that_keeps_all(self, candidate: Candidate) -> bool:
-        """Whether the stack is a loop without rematerialization."""
+        """Whether the stack is a loop over layers whose gradient recomputes nothing."""
         is_recomputed = candidate.remat or self._workload.is_recomputed or candidate.num_stages > 1
         return self._workload.stack not in ("", "Stack") and not is_recomputed
 
     def _loop(self, candidate: Candidate, state: memory.StatePart) -> memory.Loop:
-        """Returns how a device computes its layers of the stack."""
+        """Returns the loop in which a device computes its layers of the stack."""
         stages, calls = candidate.num_stages, candidate.micro_batches * candidate.repeats
         is_recomputed = candidate.remat or self._workload.is_recomputed
         is_loop = self._workload.stack not in ("", "Stack") or is_recomputed
@@ -296,12 +303,15 @@ class Estimator:
         return memory.Loop(number, share * weights, boundary, share, is_recomputed)
 
     def _steps_per_turn(self, candidate: Candidate) -> int:
-        """Returns a stage's pattern steps in a turn of a pipeline; 0 without a pipeline."""
+        """Returns how many steps of the stack's pattern a stage computes per turn; 0: no pipeline.
+
+        The pattern is the group of layers that the stack applies again and again.
+        """
         stages = candidate.num_stages
         return math.ceil(self._workload.num_steps / (stages * candidate.repeats)) * (stages > 1)
 
     def _boundary_bytes(self, candidate: Candidate) -> float:
-        """Returns the bytes on a device of the tensor that passes from layer to layer."""
+        """Returns a device's bytes of the tensor that one layer of the stack passes to the next."""
         table = self.rules(candidate.rules).activations
         axes = {axis for name in ("batch", "length", "embed") for axis in table[name]}
         whole = math.prod(self._workload.boundary) * ITEM_BYTES[self._workload.dtype]
@@ -311,11 +321,12 @@ class Estimator:
 def _exchange_weights(
     candidate: Candidate, state: memory.StatePart, sums: Exchanges, steps_per_turn: int
 ) -> None:
-    """Adds the exchanges of weights and their gradients.
+    """Adds the exchanges of weights and their gradients to `sums`.
 
-    A stack's weights are gathered in each part of a batch and, in a pipeline with several pattern
-    steps per turn, in each turn. Other weights are gathered once, and so are a pipeline's weights
-    with one pattern step per turn.
+    A stack's weights are gathered for each part of a batch that gradient accumulation computes. If
+    a pipeline computes several steps of the stack's pattern per turn, they are gathered in each
+    turn. Weights outside the stack are gathered once, and so are the weights of a pipeline that
+    computes one step of the pattern per turn.
     """
     parts = candidate.accumulation_steps
     uses: float = parts

@@ -1,20 +1,22 @@
-"""The exchanges of devices in a step, and the part of a unit that is on one device.
+"""Predicts the exchanges between devices in a step, and a device's part of each unit's work.
 
-A compiler combines small tensors that are ready together into one collective, which costs one
-latency (XLA's `AllReduceCombiner`, `AllGatherCombiner` and `ReduceScatterCombiner`).
+A unit is a group of alike layers (`workload.py`). A compiler combines small tensors that are ready
+together into one collective, which costs one latency (XLA's `AllReduceCombiner`,
+`AllGatherCombiner` and `ReduceScatterCombiner`).
 
-A product of activations x and a weight sums over dims that both have. Rules split the weight and
-the activations along mesh axes. A weight that is split along axes of the batch is gathered first
-(`memory.py`). For the other axes, XLA's partitioner exchanges (Xu et al. 2021, sec. 3.4):
+The matrix product of activations x and a weight sums over the dims that both have. Sharding rules
+split the weight and the activations along mesh axes. A weight that is split along the batch's mesh
+axes is gathered first (`memory.py`). For the other axes, XLA's partitioner inserts collectives (Xu
+et al. 2021, sec. 3.4):
 
     a summed dim of the weight is split      each device has a summand: all-reduce, or
                                              reduce-scatter if the result is split along these axes
-    a summed dim of x alone is split         x is gathered
+    a summed dim is split in x alone         x is gathered
     another dim of the weight is split       the gradient of x is summed in the same way
 
 Products of one unit with the same x share one gather of x. The backward pass mirrors the exchanges
-of the forward pass, and gathers x once more for the gradient of the weight. The compiler for TPUs
-adds the gradients of the same x before devices sum them.
+of the forward pass, and gathers x once more for the gradient of the weight. If several products use
+the same x, the compiler for TPUs adds their gradients of x before devices sum them.
 """
 
 from __future__ import annotations
@@ -31,28 +33,28 @@ from lingo.mesh.split import Axes
 from lingo.mesh.topology import Topology
 
 Purpose = Literal["weights", "gradients", "activations", "experts", "images", "stages"]
-"""What is exchanged; `weights` are gathered, `gradients` summed."""
+"""What a collective exchanges; `weights` are gathered, and `gradients` are summed."""
 
 
 class Exchange(NamedTuple):
-    """Collectives of one kind and purpose in a step."""
+    """All collectives of a step that have the same kind, mesh axes and purpose."""
 
     kind: Kind
     axes: Axes  # mesh axes along which devices exchange
     purpose: Purpose
-    tensors: float = 0  # how many
-    bytes: float = 0  # of all tensors on one device
-    collectives: float = 0  # as many as tensors, unless some are combined
+    tensors: float = 0  # number of exchanged tensors
+    bytes: float = 0  # bytes of all these tensors on one device
+    collectives: float = 0  # number of collectives: one per tensor, unless tensors are combined
 
     def seconds(self, network: Network) -> float:
-        """Returns the time of all collectives."""
+        """Returns the seconds that all these collectives take on a network."""
         number = max(1.0, self.collectives)
         return number * network.seconds(self.kind, self.bytes / number, self.axes)
 
     def combine(self, most_bytes: float, *, iterations: float = 1) -> Exchange:
-        """Returns the exchange with the tensors of each iteration of a loop combined.
+        """Returns the exchange after the compiler combined the tensors of each loop iteration.
 
-        A collective has up to `most_bytes`, but a larger tensor stays whole; 0 combines nothing.
+        A collective has up to `most_bytes` bytes, or a single larger tensor; 0 combines nothing.
         """
         if not most_bytes:
             return self
@@ -61,7 +63,7 @@ class Exchange(NamedTuple):
 
 
 class Exchanges:
-    """Sums of collectives."""
+    """Collects the collectives of a step on a mesh, with one sum per kind, axes and purpose."""
 
     def __init__(self, mesh: Topology) -> None:
         self._mesh = mesh
@@ -75,14 +77,17 @@ class Exchanges:
         num_bytes: float,
         tensors: float = 1,
     ) -> None:
-        """Adds tensors of `num_bytes` in all; nothing is exchanged along axes of one device."""
+        """Adds tensors that have `num_bytes` bytes together.
+
+        Axes with a single device are left out; if none remain, nothing is added.
+        """
         names = set(axes)
         names = tuple(axis for axis, size in self._mesh.sizes if axis in names and size > 1)
         if names and num_bytes:
             self._add(Exchange(kind, names, purpose), tensors, num_bytes, tensors)
 
     def add_exchange(self, one: Exchange, *, number: float = 1, calls: float = 1) -> None:
-        """Adds an exchange with `number` times its bytes, in `calls` times its tensors."""
+        """Adds an exchange: `number` times its bytes, and `calls` times its tensors."""
         key = Exchange(one.kind, one.axes, one.purpose)
         self._add(key, calls * one.tensors, number * one.bytes, calls * one.collectives)
 
@@ -106,26 +111,26 @@ class Exchanges:
 
 
 class UnitPart(NamedTuple):
-    """A device's part of a unit, for all examples that the device computes in a step."""
+    """A device's part of one layer of a unit, for all examples that the device has in a step."""
 
-    flops: float  # of a forward pass
-    padded_flops: float  # with matrices padded to whole tiles
-    moved_bytes: float  # that a forward pass reads and writes
-    weight_bytes: float  # of its matrices, in the dtype of the computation
+    flops: float  # FLOPs of a forward pass
+    padded_flops: float  # FLOPs of a forward pass, with matrices padded to whole tiles
+    moved_bytes: float  # bytes that a forward pass reads and writes
+    weight_bytes: float  # bytes of the layer's matrices, in the dtype of the computation
     forward: tuple[Exchange, ...]  # exchanges of a forward pass
-    backward: tuple[Exchange, ...]
+    backward: tuple[Exchange, ...]  # exchanges of a backward pass
 
 
 class _Product(NamedTuple):
-    """A product of activations and a weight, on one device."""
+    """A matrix product of activations x and a weight, y = x w, as one device computes it."""
 
     matrix: Matrix
     sum_size: int  # elements of the summed dims, in the device's part of the weight
-    result_size: int  # elements of the weight's other dims, in the same part
+    result_size: int  # elements of the weight's other dims, in the device's part of the weight
     sum_axes: set[str]  # mesh axes that split the weight's summed dims
     result_axes: set[str]  # mesh axes that split the weight's other dims
-    x_axes: set[str]  # mesh axes that split the summed dims of the activations
-    y_axes: set[str]  # mesh axes that split the dims of the result
+    x_axes: set[str]  # mesh axes that split the summed dims of the activations x
+    y_axes: set[str]  # mesh axes that split the dims of the result y
 
     @property
     def reduction(self) -> Kind:
@@ -137,13 +142,13 @@ class _Product(NamedTuple):
 
 
 class _Axes(NamedTuple):
-    """Mesh axes of logical axes."""
+    """The mesh axes that sharding rules assign to logical axes."""
 
     mesh: Topology
     rules: Rules
 
     def of(self, table: Table, names: Iterable[str | None]) -> set[str]:
-        """Returns the mesh axes that split some logical axes, without the batch's mesh axes."""
+        """Returns the mesh axes that split the named logical axes, except the batch's mesh axes."""
         axes = {axis for name in names if name for axis in table.get(name, ())}
         return {axis for axis in axes if self.mesh.size([axis]) > 1} - self.batch
 
@@ -152,7 +157,7 @@ class _Axes(NamedTuple):
         return set(self.rules.activations["batch"])
 
     def product(self, matrix: Matrix) -> _Product:
-        """Returns the product of a matrix on one device."""
+        """Returns the product with a matrix, as one device computes it."""
         weights, activations = self.rules
         sizes = [
             -(-size // self.mesh.size(self.of(weights, [name])))
@@ -173,15 +178,15 @@ class _Axes(NamedTuple):
 def unit_part(
     unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: int, is_tpu: bool = False
 ) -> UnitPart:
-    """Returns the part of a unit on a device.
+    """Returns a device's part of one layer of a unit.
 
     Args:
-        unit: the unit.
-        mesh: the mesh.
-        rules: mesh axes of logical axes.
-        share: share of a batch's examples that a device computes.
-        tile: rows and columns to which the hardware pads matrices.
-        is_tpu: whether gradients of one tensor are added before devices sum them.
+        unit: a group of alike layers.
+        mesh: the mesh of devices.
+        rules: sharding rules, logical axis -> mesh axes.
+        share: share of a batch's examples that a device computes, 0..1.
+        tile: the hardware pads rows and columns of matrices to multiples of this.
+        is_tpu: whether the compiler adds the gradients of one tensor before devices sum them.
     """
     axes, width = _Axes(mesh, rules), ITEM_BYTES[unit.dtype]
     share *= _share_of_positions(unit, mesh, rules)
@@ -215,7 +220,7 @@ def unit_part(
 
 
 def _share_of_positions(unit: Unit, mesh: Topology, rules: Rules) -> float:
-    """Returns the share of an example's positions that a device computes."""
+    """Returns the share of an example's positions that a device computes, 0..1."""
     share = 1.0
     for size, name in zip(unit.shape[1:], POSITION_AXES.get(len(unit.shape), ()), strict=False):
         share *= -(-size // mesh.size(rules.activations[name])) / size
@@ -230,7 +235,11 @@ def _exchange_sums(
     num_bytes: float,
     adds_first: bool,
 ) -> None:
-    """Adds the exchanges of products with split dims; activations have `num_bytes` per column."""
+    """Adds the exchanges of products with split dims to `forward` and `backward`.
+
+    `num_bytes` are the bytes of one column of the activations. `adds_first` says whether gradients
+    of the same x are added before devices sum them.
+    """
     gathered: set[tuple[int, ...]] = set()
     for p in products:
         x, y = num_bytes * p.sum_size, num_bytes * p.result_size
@@ -258,9 +267,10 @@ def _exchange_examples(
 ) -> None:
     """Adds the exchanges of experts, attention and convolutions along batch and position axes.
 
-    Activations have `num_bytes` per column; the unit's input has `inputs` bytes. Each expert gets
-    the tokens of all devices, and returns them. Attention reads keys and values of all positions. A
-    convolution reads rows and columns of its neighbours.
+    Each expert gets tokens from all devices, and returns their results. Attention reads the keys
+    and values of all positions. A convolution reads rows and columns at the border of neighbouring
+    devices. `num_bytes` are the bytes of one column of the activations, `inputs` those of the
+    unit's input.
     """
     if unit.num_experts > 1:
         for passes in (forward, backward):
@@ -294,13 +304,15 @@ def _exchange_halos(
     num_bytes: float,
     inputs: float,
 ) -> None:
-    """Adds rows and columns of neighbours: of the input, backward also of the result's gradient.
+    """Adds the exchanges of rows and columns between neighbouring devices, for a convolution.
 
-    A window of w elements that moves by s reads w - s elements of neighbours.
+    A window of w elements with stride s reads w - s elements of neighbours. The forward pass
+    exchanges elements of the input, the backward pass also of the result's gradient.
     """
     windows = product.matrix.shape[: product.matrix.num_summed - 1]
     outputs, names = num_bytes * product.result_size, POSITION_AXES[len(unit.shape)]
-    for window, size, name in zip(windows, unit.shape[1:], names, strict=False):  # none: no window
+    # a layer that is no convolution has no window dims, so the loop is empty
+    for window, size, name in zip(windows, unit.shape[1:], names, strict=False):
         axes = rules.activations[name]
         rows = math.ceil(size / math.prod(forward.size(axis) for axis in axes))
         if halo := max(0, window - unit.stride):
@@ -310,9 +322,9 @@ def _exchange_halos(
 
 
 def _padded_flops(products: Sequence[_Product], rows: float, experts: float, *, tile: int) -> float:
-    """Returns the FLOPs of products whose rows are divided among experts.
+    """Returns the FLOPs of products whose `rows` are divided equally among experts.
 
-    Rows and columns of matrices are padded to whole tiles; a tile of 0 pads nothing.
+    Rows and columns of matrices are padded to multiples of `tile`; 0 pads nothing.
     """
     sizes = [(rows / experts, p.sum_size, p.result_size) for p in products]
     if tile:

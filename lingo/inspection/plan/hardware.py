@@ -1,8 +1,9 @@
-"""Hardware as plans know it: memory, arithmetic and network of its devices.
+"""Describes hardware for plans: the memory, arithmetic and network of its devices.
 
-A device is an element of lingo's mesh: a core of a TPU v3, a chip of later TPUs, a GPU, a
-processor's virtual device. Devices form a network of dimensions, innermost first: the cores of a
-chip, then the sides of a torus of chips; or the GPUs of a machine, then the machines.
+A device is an element of lingo's mesh: a core of a TPU v3, a chip of later TPUs, a GPU, or a
+virtual device of a CPU. Devices form a network with several dimensions, innermost first. For TPUs
+they are the cores of a chip, then the sides of a torus of chips. For GPUs they are the GPUs of a
+machine, then the machines.
 
     read("tpu_v3").arrange(64)          # 2 cores x 8 chips x 4 chips
     read("measured.json")               # a file that `lingo plan --calibrate` wrote
@@ -20,42 +21,46 @@ from lingo.runtimes.mesh.tpu_compiler import GENERATIONS
 
 
 class Dimension(NamedTuple):
-    """Devices along one dimension of a network."""
+    """One dimension of a network: how devices along it are connected."""
 
-    # "ring": each device is connected to its two neighbours, the last to the first if `wraps`.
-    # "switch": each device is connected to all others by one link.
+    # "ring": each device has links to its two neighbours; if `wraps`, the last and the first device
+    # are neighbours. "switch": each device has one link, to a switch that connects all devices.
     kind: Literal["ring", "switch"]
-    size: int
-    bandwidth: float  # of a link in one direction, bytes a second
-    latency: float  # of a message from one device to the next, seconds
+    size: int  # number of devices along the dimension
+    bandwidth: float  # bytes per second of a link, in one direction
+    latency: float  # seconds of a message from one device to the next, without its bytes
     wraps: bool = True
 
 
 class Hardware(NamedTuple):
-    """A kind of device and its network. Rates are per device."""
+    """A kind of device, its network and its hosts. Sizes and rates are per device.
+
+    A host is a machine with some of the devices and with CPU cores.
+    """
 
     name: str
     memory_bytes: float
-    flops_per_second: dict[str, float]  # of matrix products, by type; a multiply-add is two
-    memory_bandwidth: float  # bytes a second
-    # Rows and columns of the matrix unit: a matrix takes as long as if it was padded to multiples.
+    flops_per_second: dict[str, float]  # dtype -> peak of matrix products; a multiply-add is two
+    memory_bandwidth: float  # bytes per second
+    # Rows and columns of the matrix unit. A product takes as long as if its matrices were padded to
+    # multiples of this.
     matrix_tile: int
-    dimensions: tuple[Dimension, ...]  # innermost first, each of its largest size
-    torus: int  # how many of the last dimensions are sides of a torus, which `arrange` chooses
+    dimensions: tuple[Dimension, ...]  # innermost first, each with its largest size
+    torus: int  # number of the last dimensions that form a torus; `arrange` chooses its sides
     devices_per_host: int
-    cores_per_host: int  # that make examples
-    # The compiler combines tensors up to this size into one collective; 0: it combines nothing.
+    cores_per_host: int  # CPU cores that can make examples
+    # The compiler combines tensors into collectives of up to this size; 0: it combines nothing.
     combined_bytes: float = 0.0
     closed_sides: int = 4  # a side of a torus is a closed ring if its size is a multiple of this
-    is_tpu: bool = False  # whether the compiler for TPUs makes its programs
+    is_tpu: bool = False  # whether XLA's compiler for TPUs compiles the programs
 
     def arrange(self, num_devices: int) -> tuple[Dimension, ...]:
-        """Returns the dimensions of a network of `num_devices` devices.
+        """Returns the dimensions of a network that has only `num_devices` devices.
 
-        Devices fill inner switches first, with equal numbers in each: 6 GPUs are in one machine of
-        8, 12 in two. The torus is the one with the most equal sides, the longest first; it wraps
-        along sides that are multiples of `closed_sides`. Raises ParamError if no network has this
-        number of devices.
+        Devices fill inner switches first, with an equal number in each switch: 6 GPUs are in one
+        machine of 8, and 12 GPUs in two machines. The torus is the most cubic one, with the longest
+        side first. It wraps along sides that are multiples of `closed_sides`. Raises ParamError if
+        no network has this number of devices.
         """
         if num_devices > self.max_devices:
             raise ParamError(self._limit_message(num_devices))
@@ -88,25 +93,28 @@ class Hardware(NamedTuple):
         )
 
     def num_hosts(self, num_devices: int) -> int:
-        """Returns how many hosts `num_devices` devices have."""
+        """Returns the number of hosts (machines) that `num_devices` devices need."""
         return -(-num_devices // self.devices_per_host)
 
     @property
     def max_devices(self) -> int:
-        """The most devices of a network."""
+        """The largest number of devices that the network can connect."""
         return math.prod(dimension.size for dimension in self.dimensions)
 
     def rate(self, dtype: str) -> float:
-        """Returns the FLOPs a second of products of a dtype, or else of bfloat16 or the first."""
+        """Returns the peak FLOPs per second of matrix products in a dtype.
+
+        If it is not known for this dtype, it is that of bfloat16, or else of the first known dtype.
+        """
         rates = self.flops_per_second
         return rates.get(dtype) or rates.get("bfloat16") or next(iter(rates.values()))
 
 
 COMBINED_BYTES = 30.0 * 2**20
-"""The default of XLA's combiners of collectives (`xla/service/collective_utils.h`).
+"""Bytes up to which XLA by default combines collectives (`xla/service/collective_utils.h`).
 
-The default of its compiler for TPUs, whose flag is `xla_jf_crs_combiner_threshold_in_bytes`, is not
-published; it is assumed to be the same.
+The default of XLA's compiler for TPUs (flag `xla_jf_crs_combiner_threshold_in_bytes`) is not
+published, and is assumed to be the same.
 """
 
 
@@ -115,7 +123,10 @@ def _largest_divisor(number: int, limit: int) -> int:
 
 
 def _sides(num_chips: int, largest: list[int]) -> tuple[int, ...] | None:
-    """Returns the sides of the most cubic torus of `num_chips` chips, the longest first."""
+    """Returns the sides of the most cubic torus of `num_chips` chips, the longest side first.
+
+    `largest` has the largest size of each side. None: no torus has this number of chips.
+    """
     if len(largest) == 1:
         return (num_chips,) if num_chips <= largest[0] else None
     best: tuple[int, ...] | None = None
@@ -137,7 +148,11 @@ def _tpu(
     devices_per_host: int = 4,
     closed_sides: int = 4,
 ) -> Hardware:
-    """Returns a TPU; by default XLA rounds operands of float32 products to bfloat16."""
+    """Returns the description of a TPU.
+
+    Its float32 products are as fast as bfloat16 ones, since by default XLA rounds their operands to
+    bfloat16.
+    """
     peak = GENERATIONS[name].flops_per_second
     return Hardware(
         f"tpu_{name}",
@@ -229,25 +244,28 @@ _HARDWARE = (
     ),
 )
 HARDWARE: dict[str, Hardware] = {one.name: one for one in _HARDWARE}
-"""Hardware by name, from data sheets.
+"""Hardware by name; the numbers are from data sheets.
 
-TPU v3 and v4: Jouppi et al. 2023 (TPU v4), table 4. A core of v3 has half of its chip; the torus of
-a multipod has up to 128 x 32 chips (Kumar et al. 2021). v5e, v5p and v6e: Google Cloud's pages; a
-torus of v5e or v6e is closed along sides of 16 chips only. GPUs: NVIDIA's data sheets, without
-sparsity, float32 as TF32. A100, H100, H200 and B200 have the form factor SXM, eight in a machine,
-each with a network card of 200 (A100) or 400 Gbit/s. L4 and A10 exchange through PCIe 4.0
-x16. The eight L4s of a machine (Google's `g2-standard-96`), and the four A10s of one (Oracle's
-`BM.GPU.A10.4`), share 100 Gbit/s. Hosts of GPUs have the cores of NVIDIA's DGX machines, and hosts
-of A10s the cores of Oracle's. On Google Cloud half of the virtual cores count (v3: 96, v4: 240,
-v5e: 112, v5p: 208, v6e: 180, L4: 96). Latencies are not from data sheets: they are orders of
-magnitude, and a file of measurements replaces them.
+TPU v3 and v4: Jouppi et al. 2023 (TPU v4), table 4. A core of v3 has half of its chip's resources.
+The torus of a v3 multipod has up to 128 x 32 chips (Kumar et al. 2021). v5e, v5p and v6e: Google
+Cloud's pages. A torus of v5e or v6e is closed only along sides of 16 chips.
+
+GPUs: NVIDIA's data sheets, without sparsity, float32 as TF32. A100, H100, H200 and B200 have the
+form factor SXM, eight in a machine. Each of them has a network card of 200 (A100) or 400 Gbit/s. L4
+and A10 exchange through PCIe 4.0 x16. The eight L4s of a Google `g2-standard-96` machine share 100
+Gbit/s, and so do the four A10s of an Oracle `BM.GPU.A10.4` machine.
+
+CPU cores per host: those of NVIDIA's DGX machines for GPUs, and of Oracle's machine for A10s. On
+Google Cloud, half of the virtual cores count (v3: 96, v4: 240, v5e: 112, v5p: 208, v6e: 180, L4:
+96). Latencies are not from data sheets. They are orders of magnitude, which a file of measurements
+replaces.
 """
 
 
 def read(name: str) -> Hardware:
-    """Returns hardware by its name, or from a JSON file that `write` made.
+    """Returns hardware by its name in `HARDWARE`, or from a JSON file that `write` made.
 
-    Raises ParamError for an unknown name, and for a file that is missing or describes no hardware.
+    Raises ParamError if the name is unknown, or the file is missing or does not describe hardware.
     """
     if name in HARDWARE:
         return HARDWARE[name]
@@ -288,7 +306,10 @@ def _parse(values: Any) -> Hardware:
 
 
 def _check_fields(values: Any, kind: Any, where: str) -> None:
-    """Raises ValueError unless values are {field: value} with all fields of a NamedTuple."""
+    """Raises ValueError unless values are {field: value} with the fields of a NamedTuple.
+
+    Fields with a default may be missing. `where` names the values in the error.
+    """
     if not isinstance(values, dict):
         raise ValueError(f"{where} is not of the form {{field: value}}")
     if unknown := values.keys() - set(kind._fields):
@@ -299,7 +320,7 @@ def _check_fields(values: Any, kind: Any, where: str) -> None:
 
 
 def _check(hardware: Hardware) -> None:
-    """Raises ValueError for a field with an impossible value."""
+    """Raises ValueError if a field of hardware has an impossible value."""
     numbers = {name: getattr(hardware, name) for name in (*_POSITIVE, *_COUNTS)}
     numbers |= {f"flops_per_second.{k}": v for k, v in hardware.flops_per_second.items()}
     counts = {name: numbers[name] for name in _COUNTS}

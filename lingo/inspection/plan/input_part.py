@@ -1,7 +1,8 @@
-"""The input of a way to run: hosts, their cores, and the time of a step that waits for input.
+"""Predicts whether input keeps up with the devices, and how long a step takes that waits for it.
 
-Each host makes the examples for the parts of the batch that its devices have. Devices of one host
-share the examples of an equal part; other hosts with this part make them again, as `Rows` of a mesh
+A host is a machine with some of the devices. Each host makes the examples for the shards of the
+batch that its devices compute. Devices of one host that compute the same shard share its examples.
+If devices of two hosts compute the same shard, both hosts make its examples, as `Rows` of a mesh
 does. Rates are per core, given or measured on this machine, and are assumed to add up over the
 cores of a host.
 
@@ -13,7 +14,7 @@ seconds, and begins once batch j - k was taken: at most k batches are ready or b
     F[h, j] = max(F[h, j-1], S[j-k]) + X[h, j]        host h has finished batch j
     S[j]    = max(S[j-1] + step, max over h F[h, j])  step j begins
 
-X are drawn from gamma distributions; a coefficient of variation of 1 is the exponential one.
+X is drawn from a gamma distribution, which is exponential if its coefficient of variation is 1.
 """
 
 from __future__ import annotations
@@ -34,37 +35,40 @@ from lingo.mesh.topology import Topology
 
 
 class InputNeed(NamedTuple):
-    """The cores and hosts that a step needs, and its time, for a rate of examples per core."""
+    """The cores and hosts that input needs to keep up with a step, and the time of a step."""
 
-    cores: float  # of each host, so that the step does not wait
-    hosts: int  # how many of the hardware's hosts have all these cores
-    limit: Literal["step", "input"]  # the one that takes longer
-    even_seconds: float  # of a step, if all cores make examples and all hosts are alike
-    slowdown: float  # step time of uneven hosts over even ones, simulated; 1 without variation
-    simulated_steps: int  # 0 without variation
-    one_thread_seconds: float  # of a step, if one thread per host makes examples, as in lingo
+    cores: float  # cores that each host needs, so that the step does not wait
+    hosts: int  # number of hosts that would have all these cores together
+    limit: Literal["step", "input"]  # whether the devices' step or the input takes longer
+    even_seconds: float  # time of a step, if all cores make examples at a constant rate
+    slowdown: float  # simulated step time over `even_seconds`; 1 if batches take equal times
+    simulated_steps: int  # number of simulated steps; 0 if batches take equal times
+    one_thread_seconds: float  # time of a step, if one thread per host makes examples, as in lingo
 
     @property
     def step_seconds(self) -> float:
-        """The time of a step that waits for the slowest host."""
+        """The time of a step, if it waits for the slowest host."""
         return self.even_seconds * self.slowdown
 
 
 class InputPart(NamedTuple):
-    """The input of a step."""
+    """The examples that a step takes, and the hosts that make them."""
 
-    hosts: int
+    hosts: int  # number of hosts
     cores_per_host: int
-    host_examples: int  # examples that each host makes per step
-    examples_per_second: float  # that the devices take
-    bytes_per_second: float
-    need: InputNeed | None  # None if the rate of a core is not known
+    host_examples: int  # number of examples that each host makes per step
+    examples_per_second: float  # rate at which all devices together take examples
+    bytes_per_second: float  # the same rate in bytes
+    need: InputNeed | None  # None if it is not known how many examples a core makes per second
 
 
 def host_examples(
     mesh: Topology, batch_axes: Container[str], *, batch_size: int, devices_per_host: int
 ) -> int:
-    """Returns how many examples of a batch the first host makes, which has the first devices."""
+    """Returns how many examples of a batch the first host makes.
+
+    This host has the first `devices_per_host` devices of the mesh.
+    """
     sizes = [size for _, size in mesh.sizes]
     places = np.unravel_index(np.arange(min(devices_per_host, mesh.num_devices)), sizes)
     split = [i for i, (axis, _) in enumerate(mesh.sizes) if axis in batch_axes]
@@ -83,7 +87,17 @@ def input_part(
     step_seconds: float,
     rate: InputRate | None,
 ) -> InputPart:
-    """Returns the input of a way to run; `examples` is the number per host and step."""
+    """Returns the input of one way to run an experiment.
+
+    Args:
+        hardware: the devices and their hosts.
+        num_devices: number of devices that run the experiment.
+        examples: number of examples that each host makes per step.
+        batch_size: number of examples in a step's batch, for all devices.
+        batch_bytes: bytes of this batch.
+        step_seconds: time of a step that does not wait for input.
+        rate: examples per second of one core; None: not known.
+    """
     hosts = hardware.num_hosts(num_devices)
     return InputPart(
         hosts=hosts,
@@ -121,15 +135,15 @@ def _need(cores: int, hosts: int, examples: int, step_seconds: float, rate: Inpu
 
 SECONDS, MIN_BATCHES = 3.0, 5
 MAX_EXAMPLES = 256
-"""The most examples of a batch that is timed."""
+"""The largest number of examples in a batch whose making is timed."""
 
 
 class InputRate(NamedTuple):
-    """The rate of an input on one core."""
+    """How fast an input makes examples on one CPU core."""
 
     examples_per_second: float
-    variation: float = 0.0  # coefficient of variation of the time of a host's batches
-    source: str = "given"  # where the numbers come from, in words
+    variation: float = 0.0  # coefficient of variation of the time in which a host makes a batch
+    source: str = "given"  # where the numbers come from, as text for the reader
 
 
 def measure(
@@ -140,15 +154,19 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
     core_clock: Callable[[], float] = time.process_time,
 ) -> InputRate:
-    """Opens an input's data, and returns its rate on this machine.
+    """Opens an input's data, and measures how fast this machine makes its examples.
 
-    The rate is per second that threads compute, since a thread that waits for a disk needs no core.
-    The variation is of the time of whole batches. The first batch, which opens files and traces
-    programs, does not count. Raises DataError if data is missing.
+    The rate is per second of CPU time, since a thread that waits for a disk needs no core. The
+    variation is measured over the times of whole batches. The first batch, which opens files and
+    traces programs, does not count. Raises DataError if data is missing.
 
     Args:
-        num_examples: examples of a step that one host makes; at most MAX_EXAMPLES are timed.
-        seconds: how long batches are made; MIN_BATCHES may take longer.
+        data: the input.
+        num_examples: number of a step's examples that one host makes; at most MAX_EXAMPLES of them
+            are timed.
+        seconds: how long batches are made. At least MIN_BATCHES are made, which may take longer.
+        clock: returns the time in seconds.
+        core_clock: returns the CPU time of this process in seconds.
     """
     data.prepare()
     rows = slice(0, min(num_examples, MAX_EXAMPLES))
@@ -173,15 +191,15 @@ def measure(
 
 MAX_STEPS, MIN_STEPS = 2000, 50
 MAX_DRAWS = 5_000_000
-"""The most batch times that are drawn, unless MIN_STEPS need more."""
+"""The largest number of batch times (steps times hosts) that are drawn, beyond MIN_STEPS steps."""
 
 SEED = 0
 EVEN = 1e-6
-"""A smaller variation counts as 0."""
+"""A coefficient of variation below this counts as 0."""
 
 
 def num_steps(num_hosts: int) -> int:
-    """Returns how many steps are simulated: fewer with many hosts."""
+    """Returns how many steps are simulated, which are fewer with many hosts."""
     return max(MIN_STEPS, min(MAX_STEPS, MAX_DRAWS // num_hosts))
 
 
@@ -194,13 +212,17 @@ def simulate_step(
     depth: int = prefetch.DEPTH,
     steps: int | None = None,
 ) -> float:
-    """Returns the mean seconds from one step to the next, without the first quarter of the steps.
+    """Simulates steps that wait for the slowest host, and returns the mean time of a step.
+
+    The first quarter of the steps does not count, since prefetched batches speed them up. Times are
+    in seconds.
 
     Args:
-        step_seconds: time of a step on the devices alone.
+        step_seconds: time of a step on the devices, if it does not wait for input.
         batch_seconds: mean time in which a host makes its part of a batch.
-        variation: coefficient of variation of that time, its standard deviation over its mean.
-        depth: how many batches of a host are ready or being made.
+        variation: standard deviation of that time, divided by its mean.
+        num_hosts: number of hosts.
+        depth: how many batches of a host may be ready or being made at once.
         steps: how many steps are simulated; None: `num_steps(num_hosts)`.
     """
     if variation < EVEN or not batch_seconds:

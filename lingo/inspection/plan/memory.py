@@ -1,34 +1,37 @@
-"""A device's memory in a step, and the exchanges of weights: the state, and the rest of a step.
+"""Predicts a device's memory in a step, and the exchanges of weights and gradients.
 
-Weights, slots and gradients have exactly the layout's bytes. A weight that is split along mesh axes
-of the batch is gathered where it is used, in a loop over layers also in the backward pass, and its
-gradient is reduce-scattered. All devices along the other axes of the batch, and along axes that
-split positions, sum its gradient; if each device updates a shard (Xu et al. 2020), they gather the
-new weight.
+The state consists of weights, optimizer slots, gradients and statistics. Their bytes are exact,
+since they follow from how the mesh splits each tensor. A weight that is split along the batch's
+mesh axes is all-gathered before each use, and its gradient is reduce-scattered. A loop over layers
+gathers such weights again in the backward pass. The devices along the batch's other axes, and along
+axes that split positions, sum the gradient. If each device updates a shard of the weight (Xu et al.
+2020), they gather the new weight.
 
 In addition to the state, a step needs the memory of its largest phase:
 
-    end of the forward pass   all residuals, and the gradient of the largest
+    end of the forward pass   all residuals, and the gradient of the largest residual
     backward pass             residuals of earlier layers, the new state of later layers
-    backward pass of a loop   residuals of the loop, what one iteration computes again, gradients
+    backward pass of a loop   residuals of the loop, what one iteration recomputes, gradients
     update                    the new state
 
-A gradient becomes new weights and slots as soon as it is computed. Old and new ones exist together
-until all gradients are known to be finite, since the step may be skipped.
+A gradient becomes new weights and slots as soon as it is computed. The old weights and slots are
+kept until all gradients are known to be finite, since otherwise the step is skipped.
 
-A loop over layers keeps everything to its end, and for each layer the weights that it read; a loop
-whose gradient computes layers again keeps the layers' inputs instead of residuals. Accumulation
-carries gradients from one part of the batch to the next.
+A loop over layers keeps all residuals until it ends, and also each layer's weights that it read. A
+loop whose gradient recomputes layers keeps the layers' inputs instead of residuals. Gradient
+accumulation splits the batch into parts, and carries gradients from one part to the next.
 
-In a pipeline each turn is an iteration of a loop, idle turns included. A turn keeps the input of
-each of its pattern steps (with `remat` only of the first) and its result, but no weights: its
-gradient reads them again. The buffers for gradients of weights and of turns' inputs exist from the
-start, since a loop writes into them. If a stage has several pattern steps, they are an inner loop,
-with a copy of the weights in the order of steps, and gradients of the weights in one turn.
+A pipeline is a loop, too. A *turn* is one iteration, in which each stage computes a micro-batch or
+is idle. In a turn a stage computes one or more *pattern steps*: the stack's pattern of layers,
+applied once. A turn keeps the input of each of its pattern steps (with `remat` only of the first)
+and its result. It keeps no weights, since its gradient reads them again. The buffers for gradients
+of weights and of turns' inputs exist from the start, since the loop writes into them. Several
+pattern steps form an inner loop, which needs a copy of the weights in the order of steps, and
+buffers for the weights' gradients in one turn.
 
-XLA's compiler for processors works like this. The one for TPUs (docs/tpu.md) computes elementwise
-results again, and keeps no weights of a loop. It frees residuals of later layers before it makes
-the gradient of an earlier one, and sums gradients in the dtype of the computation.
+XLA's compiler for CPUs works like this. XLA's compiler for TPUs (docs/tpu.md) recomputes
+elementwise results, and keeps no weights of a loop. It frees residuals of later layers before it
+makes the gradient of an earlier layer, and sums gradients in the dtype of the computation.
 """
 
 from __future__ import annotations
@@ -53,32 +56,32 @@ from lingo.runtimes.layout import batch_axes, bytes_per_device, layout
 
 
 POSITIONS = ("length", "height", "width", "depth")
-"""Logical axes of an example's positions."""
+"""Logical axes along which an example has positions: of a sequence, image or volume."""
 
 
 class StatePart(NamedTuple):
-    """A device's part of the state of a learner."""
+    """A device's part of the training state, and the exchanges of weights and gradients."""
 
-    bytes: dict[str, int]  # of `weights`, `slots`, `gradients` and `statistics`
-    gathered_bytes: float  # of weights outside loops, which stay gathered until the backward pass
-    stack_bytes: float  # of weights that loops over layers read, in the dtype of the computation
-    stack_gathered_bytes: float  # of the weights that loops over layers gather to read them
-    # Exchanges of one use of the weights of stacks, and of other weights, in a part of a batch.
+    bytes: dict[str, int]  # "weights", "slots", "gradients" or "statistics" -> bytes
+    gathered_bytes: float  # bytes of gathered weights outside loops, kept until the backward pass
+    stack_bytes: float  # bytes of weights that loops over layers read, in the computation's dtype
+    stack_gathered_bytes: float  # bytes, after gathering, of weights that loops gather
+    # Exchanges of one forward and backward pass: for weights inside stacks, and outside stacks.
     stack_uses: tuple[Exchange, ...]
     other_uses: tuple[Exchange, ...]
-    updates: tuple[Exchange, ...]  # exchanges of an update
+    updates: tuple[Exchange, ...]  # exchanges of one update by the optimizer
 
 
 class _Weight(NamedTuple):
-    """A weight's part on a device."""
+    """The shard of a weight that a device holds between steps, and how it is exchanged."""
 
-    size: int  # elements
-    read_bytes: float  # when gathered, in the dtype of the computation
-    num_layers: float  # a device's layers that are stacked in it; 1 for a weight of one layer
+    size: int  # elements of the shard
+    read_bytes: float  # bytes of the gathered weight, in the dtype of the computation
+    num_layers: float  # number of the device's layers that it stacks; 1 if it is of one layer
     is_stacked: bool
-    num_gradients: int  # gradients that are summed: two for a table that is also the head's
-    gathered: set[str]  # mesh axes along which it is gathered to be used
-    summed: set[str]  # mesh axes along which its gradient is summed
+    num_gradients: int  # summed gradients: two for an embedding table that the head uses, too
+    gathered: set[str]  # mesh axes along which the weight is gathered before its use
+    summed: set[str]  # mesh axes along which the weight's gradient is summed
 
 
 def state_part(
@@ -91,10 +94,11 @@ def state_part(
     combined_bytes: float = 0.0,
     is_tpu: bool = False,
 ) -> StatePart:
-    """Returns the part of a learner's state on a device.
+    """Returns the part of a learner's state that a device holds, and the state's exchanges.
 
-    Exchanges of a layer in a loop are combined up to `combined_bytes`, and so are the exchanges of
-    all weights outside of loops. Raises ParamError if the rules do not fit a weight.
+    The compiler combines tensors of one layer in a loop into collectives of up to `combined_bytes`
+    bytes, and likewise all tensors outside of loops; 0: it combines nothing. Raises ParamError if
+    the sharding rules do not fit a weight.
     """
     splits = layout(learner, mesh, rules, shard_update=shard_update, shard_weights=shard_weights)
     batch = set(batch_axes(rules, mesh))
@@ -132,7 +136,7 @@ def state_part(
 
 
 def _num_uses(purpose: Purpose) -> int:
-    """Returns how often a loop exchanges for a purpose: it gathers weights also backward."""
+    """Returns how often a loop exchanges a tensor: weights forward and backward, gradients once."""
     return 2 if purpose == "weights" else 1
 
 
@@ -144,7 +148,7 @@ def _weight(
     batch: set[str],
     num_gradients: int,
 ) -> _Weight:
-    """Returns the part of a weight whose split between steps is `rest`."""
+    """Returns a device's shard of a weight; between steps the weight is split as `rest` says."""
     positions = {axis for name in POSITIONS for axis in rules.activations[name]}
     experts = {axis for axes in rest.axes[: spec.num_stacked] for axis in axes}
     gathered = rest.used_axes() & batch - experts
@@ -171,9 +175,10 @@ def _exchange_weight(
     is_sharded: bool,
     width: int,
 ) -> None:
-    """Adds the exchanges of a use of a weight, and of its update if the update is sharded.
+    """Adds a weight's exchanges: to `uses` those of one use, to `updates` those of its update.
 
-    `width` is the number of bytes per element of a summed gradient.
+    An update has exchanges only if it is sharded (`is_sharded`). `width` is the number of bytes per
+    element of a summed gradient.
     """
     times, sums = _num_uses("weights") if weight.is_stacked else 1, weight.num_gradients
     read, tensors = weight.read_bytes, weight.num_layers
@@ -184,7 +189,7 @@ def _exchange_weight(
         uses.add("reduce-scatter", weight.summed, "gradients", size, sums)
         updates.add("all-gather", weight.summed, "weights", weight.size * FLOAT_BYTES)
         return
-    for axes in (weight.summed & batch, weight.summed - batch):  # one after the other
+    for axes in (weight.summed & batch, weight.summed - batch):  # two sums, one after the other
         uses.add("all-reduce", axes, "gradients", size, sums)
 
 
@@ -192,27 +197,31 @@ def _exchange_weight(
 
 
 class ResidualBytes(NamedTuple):
-    """Bytes of residuals on a device, for one part of a batch."""
+    """Bytes of residuals on a device: the tensors that the backward pass needs.
 
-    of_stack: float
-    of_others: float  # layers outside the stack
-    largest: float  # one tensor
-    largest_of_stack: float
-    logits: float  # of the loss, one tensor
-    # Running sums in forward order, each with the share of all weights in this and later layers.
+    They are those of one part of a batch, if gradient accumulation splits the batch.
+    """
+
+    of_stack: float  # residuals of layers in the stack
+    of_others: float  # residuals of layers outside the stack
+    largest: float  # the largest single residual
+    largest_of_stack: float  # the largest single residual in the stack
+    logits: float  # the loss's logits, as a single tensor
+    # One pair per residual in forward order: the bytes of all residuals so far, and the share of
+    # all weights that are in this and later layers.
     sums: tuple[tuple[float, float], ...]
 
 
 class Loop(NamedTuple):
     """The loop in which a device computes its layers of a stack."""
 
-    iterations: float  # 0 for a stack that is no loop
-    weights: float  # bytes that an iteration reads; in a pipeline, all layers' bytes on the device
+    iterations: float  # number of iterations; 0 if the stack is not a loop
+    weights: float  # weight bytes that an iteration reads; in a pipeline, of all layers on a device
     boundary: float  # bytes of the tensor that passes from one iteration to the next
-    share: float  # share of the device's layers that are computed, or computed again, at once
-    is_recomputed: bool
-    num_steps: int = 0  # pattern steps of a stage in a turn of a pipeline; 0 without a pipeline
-    keeps_turns: bool = False  # whether a pipeline keeps each turn's input, not each step's
+    share: float  # share of the device's layers that are computed, or recomputed, at once
+    is_recomputed: bool  # whether the gradient recomputes the layers
+    num_steps: int = 0  # pattern steps that a stage computes per turn; 0: no pipeline
+    keeps_turns: bool = False  # whether a pipeline keeps only each turn's input, not each step's
 
 
 def residual_bytes(
@@ -225,12 +234,13 @@ def residual_bytes(
     is_tpu: bool,
     loop_keeps_all: bool = False,
 ) -> ResidualBytes:
-    """Returns the residuals of one of the parts of a batch.
+    """Returns the bytes of residuals on a device, for one of `parts` equal parts of a batch.
 
-    A stack, unlike other layers, computes a micro-batch of this part. A pipeline's input counts
-    among the inputs that its turns keep, not as a residual of the layer before. With
-    `loop_keeps_all` the stack is a loop that keeps all that TensorFlow's gradient reads, which a
-    TPU's compiler cannot change.
+    Gradient accumulation computes these parts one after the other. A stack further splits a part
+    into `micro_batches`; other layers compute a whole part. The input of a pipeline counts among
+    the inputs that its turns keep, not as a residual of the layer before. With `loop_keeps_all` the
+    stack is a loop that keeps all tensors that TensorFlow's gradient reads, which a TPU's compiler
+    cannot change.
     """
     stages = mesh.size(["stage"])
     stack = others = largest = largest_of_stack = logits = 0.0
@@ -271,9 +281,14 @@ def _gradient_peak(
     sizes: Mapping[LayerResidual, float],
     singles: Mapping[LayerResidual, float],
 ) -> float:
-    """Returns the most bytes that a backward pass needs in addition to all residuals.
+    """Returns the largest number of bytes that a backward pass needs in addition to all residuals.
 
-    It frees residuals of later layers before it makes the gradient of an earlier one.
+    The backward pass frees residuals of later layers before it makes an earlier layer's gradient.
+
+    Args:
+        order: residuals in the order of the forward pass.
+        sizes: bytes of each residual, with all its copies.
+        singles: bytes of one copy of each residual.
     """
     running = list(itertools.accumulate(sizes[needed] for needed in order))
     peaks = (total + singles[needed] for total, needed in zip(running, order, strict=True))
@@ -289,10 +304,18 @@ def working_bytes(
     gathered: float,
     is_accumulated: bool,
 ) -> dict[str, float]:
-    """Returns bytes by kind: `activations`, `temporaries` and `reused`, which is not positive.
+    """Returns the bytes that a step needs in addition to the state, by kind.
 
-    `reused` is memory that gradients and activations use at different times. `gathered` are bytes
-    of weights that are whole while they are used.
+    The kinds are "activations", "temporaries", and "reused", which is zero or negative: minus the
+    bytes that gradients and activations use at different times.
+
+    Args:
+        found: residuals on a device.
+        loop: the loop that computes the stack's layers.
+        gradients: bytes of all gradients.
+        new_state: bytes of the new weights and slots.
+        gathered: bytes of weights that are gathered while they are used.
+        is_accumulated: whether gradients are accumulated over several parts of a batch.
     """
     stack, layer = found.of_stack, 0.0
     buffers = turn_gradients = 0.0
@@ -315,7 +338,7 @@ def working_bytes(
     if loop.num_steps:
         backward = stack + layer + 2 * found.largest_of_stack + gathered + buffers + turn_gradients
     elif loop.iterations:
-        # the largest tensor has two gradients: of its operation's result, and of the input
+        # two gradients of this size exist at once: of an operation's result, and of its input
         backward = stack + layer + 2 * found.largest_of_stack + found.logits + gathered + gradients
     elif not is_accumulated:
         backward = max((size + share * new_state for size, share in found.sums), default=0.0)

@@ -1,17 +1,19 @@
-"""The time of collectives on the network of some hardware: the alpha-beta model.
+"""Predicts the time of collectives on the network of some hardware, by the alpha-beta model.
 
 A message takes a latency for each hop, and its bytes divided by the bandwidth of the links that
-carry it. Mesh axes are placed on the network as on TPUs (`lingo/mesh/torus.py`): inner axes on the
-nearest devices. Along a ring, a collective uses both directions, and all sides of a torus at once
-(Ying et al. 2018, sec. 3.3); the links are shared with the other groups that cross them. A
-collective uses the inner switch first, then the outer one with its reduced share of the bytes.
+carry it. Mesh axes are placed on the network as on TPUs (`lingo/mesh/torus.py`): inner axes connect
+the nearest devices. A collective uses both directions of a ring, and all sides of a torus at once
+(Ying et al. 2018, sec. 3.3). Groups of devices that cross the same link share its bandwidth. A
+collective uses the inner switch first, then the outer switch with its reduced share of the bytes.
 
-Seconds of p devices of a ring or a switch for S bytes (as of `Network.seconds`), without latency:
+A ring or switch of p devices takes the following time, without latency. S is `num_bytes` of
+`Network.seconds`:
 
     all-gather, reduce-scatter   S (p - 1) / p over the bandwidth
-    all-reduce                   both
-    all-to-all                   S p / 8 over a link of a ring, S (p - 1) / p over one of a switch
-    permute                      S, to the next device of the axis
+    all-reduce                   the time of a reduce-scatter and an all-gather
+    all-to-all                   S p / 8 over a ring link's bandwidth, or
+                                 S (p - 1) / p over a switch link's bandwidth
+    permute                      S over the bandwidth, to the next device of the axis
 """
 
 from __future__ import annotations
@@ -30,29 +32,32 @@ Kind = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "perm
 
 
 class _Hops(NamedTuple):
-    """Devices of a group along one dimension of a network."""
+    """A group of communicating devices, along one dimension of a network."""
 
     dimension: Dimension
-    size: int  # number of devices
-    stride: int  # hops from one to the next
-    share: int  # how many devices share a link
+    size: int  # number of devices in the group
+    stride: int  # number of hops from one device of the group to the next
+    share: int  # number of devices that share a link
 
     @property
     def is_closed(self) -> bool:
-        """Whether they form a closed ring."""
+        """Whether the devices form a closed ring."""
         return self.dimension.wraps and self.size * self.stride == self.dimension.size
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second that a device sends, in one direction."""
+        """The bytes per second that a device of the group sends in one direction."""
         return self.dimension.bandwidth / (self.stride * self.share)
 
 
 class Network:
-    """The network of a mesh of devices."""
+    """The network that connects the devices of a mesh."""
 
     def __init__(self, hardware: Hardware, mesh: Topology) -> None:
-        """Places the axes; raises ParamError if the hardware has no network for these devices."""
+        """Places the mesh axes on the hardware's network.
+
+        Raises ParamError if the hardware has no network of this number of devices.
+        """
         self._axes = mesh.axes
         self._dimensions = hardware.arrange(mesh.num_devices)
         num_inner = len(self._dimensions) - max(hardware.torus, 1)
@@ -78,10 +83,10 @@ class Network:
         return found
 
     def seconds(self, kind: Kind, num_bytes: float, axes: Iterable[str]) -> float:
-        """Returns the time of a collective of devices along mesh axes.
+        """Returns the seconds of a collective between the devices along mesh axes.
 
-        `num_bytes` are bytes on one device: of an all-gather's result, of any other collective's
-        input.
+        `num_bytes` are the bytes on one device: of the result for an all-gather, of the input for
+        any other collective.
         """
         hops = self._hops(tuple(axis for axis in self._axes if axis in set(axes)))
         if not hops:
@@ -98,7 +103,7 @@ class Network:
     def _gather(self, num_bytes: float, hops: list[_Hops]) -> float:
         rings = [one for one in hops if one.dimension.kind == "ring"]
         seconds, left = 0.0, num_bytes
-        for one in reversed(hops):  # innermost last in the order of places
+        for one in reversed(hops):  # from the innermost dimension outwards
             if one.dimension.kind == "switch":
                 seconds += left * (one.size - 1) / one.size / one.bandwidth
                 seconds += one.dimension.latency * math.log2(one.size)

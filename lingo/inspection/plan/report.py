@@ -1,9 +1,9 @@
 """The report on a plan, computed once for text, JSON and pictures.
 
-`compare` compares a prediction with the program that XLA makes for the devices of its mesh. By
-default the step is compiled for virtual devices of this machine's processor. For these, bytes of
-arguments and outputs, FLOPs of products and exchanged bytes are exact; temporaries depend on how a
-compiler orders and fuses operations. On a processor XLA computes in float32 whatever the
+`compare` compares a prediction with the step that XLA compiles for the devices of its mesh. By
+default the step is compiled for virtual devices of this machine's CPU. In such a program, bytes of
+arguments and outputs, FLOPs of matrix products and exchanged bytes are exact. Bytes of temporaries
+depend on how a compiler orders and fuses operations. On a CPU XLA computes in float32 whatever the
 experiment's dtype, so the compared prediction is in float32, too. A TPU's compiler computes in the
 experiment's dtype, and also estimates cycles.
 """
@@ -36,56 +36,56 @@ class Training(NamedTuple):
     """The length of a whole training."""
 
     max_steps: int
-    # Target positions of a batch, padding included; None if examples are no sequences.
+    # Number of target positions in a batch, padding included; None if examples are not sequences.
     tokens: int | None
 
 
 def training(experiment: Experiment) -> Training:
-    """Returns the steps of an experiment and the tokens of its batches."""
+    """Returns the number of training steps of an experiment, and of tokens in each batch."""
     specs = experiment.train_input.specs()
     tokens = math.prod(specs["segments"][0]) if "segments" in specs else None
     return Training(experiment.p.max_steps, tokens)
 
 
-class MeshPlan(NamedTuple):
-    """The result of a search, and the experiment, hardware and prices that it is for."""
+class Plan(NamedTuple):
+    """The result of a search, with the experiment, hardware and price that were searched."""
 
-    name: str  # of the experiment
+    name: str  # name of the experiment
     workload: Workload
     hardware: Hardware
     ranking: Ranking
     training: Training
     flag: str  # the flag that chooses the experiment, quoted for a shell
     missing_flops: Sequence[str] = ()  # layers whose FLOPs are not counted
-    rate: InputRate | None = None  # of the input on a core
-    price: float | None = None  # of a device for an hour
-    rules: Mapping[str, object] = MappingProxyType({})  # of the runtime, for `Candidate.settings`
-    is_own: bool = False  # whether the experiment's own runtime is the only way
+    rate: InputRate | None = None  # examples per second that one CPU core makes; None: not known
+    price: float | None = None  # price of one device for one hour; None: not known
+    rules: Mapping[str, object] = MappingProxyType({})  # sharding rules, for `Candidate.settings`
+    is_own: bool = False  # whether only the experiment's own runtime was considered
     own: Sequence[str] = ()  # overrides that the experiment has already, as `--set` takes them
 
     def flags(self, candidate: Candidate) -> str:
-        """Returns the flags that run the experiment as a candidate, quoted for a shell."""
+        """Returns the command-line flags that run the experiment as a candidate does, quoted."""
         texts = [*self.own, *candidate.settings(self.workload, self.rules)]
         return " ".join([self.flag, *(f"--set={shlex.quote(text)}" for text in texts)])
 
 
 class Price(NamedTuple):
-    """The cost of a way, in the unit of `MeshPlan.price`."""
+    """The cost of running the experiment in one way, in the currency of `Plan.price`."""
 
-    step: float
-    million_examples: float
-    training: float
+    step: float  # cost of a step
+    million_examples: float  # cost of a million training examples
+    training: float  # cost of the whole training
 
 
 class Way(NamedTuple):
-    """A way to run the experiment: its estimate, its input and its cost."""
+    """A way to run the experiment, with its estimate, its input and its cost."""
 
     estimate: Estimate
-    fits: bool
+    fits: bool  # whether the predicted bytes fit in a device's memory
     input: InputPart
-    step_seconds: float  # with waiting for input, if the input's rate is known
-    training_seconds: float  # of all steps, without start, evaluations and checkpoints
-    device_hours: float  # of all steps and devices
+    step_seconds: float  # includes the time of waiting for input, if the input's rate is known
+    training_seconds: float  # time of all steps, without start, evaluations and checkpoints
+    device_hours: float  # training time in hours, times the number of devices
     price: Price | None
 
     @property
@@ -94,28 +94,29 @@ class Way(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What to do if nothing fits."""
+    """What to do if no way to run the experiment fits in memory."""
 
-    smallest: Way
-    # Number of devices that are enough, for `--devices=N`; None: no doubling is, with this batch.
+    smallest: Way  # the way that needs the least memory
+    # A number of devices that is enough, for `--devices=N`. None: however often the number is
+    # doubled, no way fits with this batch size.
     enough: int | None
 
 
-class PlanReport(NamedTuple):
-    """The content of a plan's text and JSON."""
+class Report(NamedTuple):
+    """The content of a plan's text, JSON and picture."""
 
-    plan: MeshPlan
-    ways: list[Way]  # the best of each mesh, as many as are shown
-    faster: Way | None  # a way that is faster than all that fit, but too large
-    advice: Advice | None  # if nothing fits
+    plan: Plan
+    ways: list[Way]  # the best way of each mesh, at most as many as are to be shown
+    faster: Way | None  # a way that is faster than all fitting ones, but does not fit
+    advice: Advice | None  # None if some way fits
 
     @property
     def first(self) -> Way:
         return self.ways[0]
 
 
-def report(plan: MeshPlan, estimator: Estimator, *, top: int) -> PlanReport:
-    """Returns the report on a plan, with the `top` best ways."""
+def report(plan: Plan, estimator: Estimator, *, top: int) -> Report:
+    """Returns the report on a plan, with the best ways of up to `top` meshes."""
     feasible, too_large, _ = plan.ranking
 
     def describe(estimate: Estimate) -> Way:
@@ -132,7 +133,7 @@ def report(plan: MeshPlan, estimator: Estimator, *, top: int) -> PlanReport:
 
 
 def examples_of_host(hardware: Hardware, load: Workload, rules: Rules, way: Candidate) -> int:
-    """Returns how many examples of a step the first host makes."""
+    """Returns how many of a step's examples the first host (machine) makes."""
     return host_examples(
         way.mesh,
         rules.activations["batch"],
@@ -166,7 +167,7 @@ def _way(plan: MeshPlan, estimator: Estimator, estimate: Estimate) -> Way:
 
 def _advice(plan: MeshPlan, estimator: Estimator, smallest: Way) -> Advice:
     num_devices = smallest.candidate.mesh.num_devices
-    if not plan.is_own:  # all ways on this many devices are too large
+    if not plan.is_own:  # the search found no way that fits on this number of devices
         num_devices *= 2
     return Advice(smallest, least_devices(plan.workload, estimator, plan.hardware, num_devices))
 
@@ -232,25 +233,26 @@ def _way_json(plan: MeshPlan, way: Way) -> dict[str, Any]:
 
 
 COMPARED_DTYPE = "float32"
-"""The dtype in which a processor computes, and in which its programs are compared."""
+"""The dtype in which XLA computes on a CPU, and so the dtype of the compared predictions."""
 
 
 class Comparison(NamedTuple):
-    """A predicted number, and the compiled program's number, per device and step."""
+    """A predicted number and the compiled program's number for it, per device and step."""
 
     name: str
     prediction: float
     program: float
-    is_known: bool = True  # False if the program has a loop of unknown length, which counts once
+    # False if the program has a loop of unknown length; one iteration of such a loop is counted.
+    is_known: bool = True
 
     @property
     def difference(self) -> float:
-        """The prediction minus the program's number, relative to the program's number."""
+        """The relative error: prediction minus the program's number, over the program's number."""
         return self.prediction / self.program - 1 if self.program else float(self.prediction > 0)
 
 
 def processor_estimator(hardware: Hardware, build: Build) -> Estimator:
-    """Returns an estimator of the programs that XLA makes for processors, for `compare`."""
+    """Returns an estimator for the programs that XLA compiles for CPUs, for use with `compare`."""
 
     def build_float32(settings: Sequence[str]) -> Experiment:
         return build([f"task.dtype={COMPARED_DTYPE}", *settings])
@@ -262,11 +264,12 @@ def processor_estimator(hardware: Hardware, build: Build) -> Estimator:
 def compare(
     estimate: Estimate, experiment: Experiment, topology: str | None = None
 ) -> list[Comparison]:
-    """Compiles a step of the experiment with the settings of an estimate, and compares.
+    """Compiles a step of the experiment, and compares the estimate with the compiled program.
 
-    Without a topology of TPUs, the estimate must come from `processor_estimator`; the experiment
-    may have any dtype. The process must have as many devices as the mesh. Raises ParamError if the
-    runtime is no Mesh.
+    The experiment must have the settings of the estimate's candidate, and may have any dtype. With
+    `topology` the step is compiled for TPUs of this topology; without one it is compiled for CPUs,
+    and the estimate must come from `processor_estimator`. The process must have as many devices as
+    the mesh. Raises ParamError if the runtime is not a Mesh.
     """
     runtime, specs = experiment.runtime, experiment.train_input.specs()
     if not isinstance(runtime, Mesh):

@@ -1,4 +1,4 @@
-"""Searches the ways to run an experiment on a number of devices for the fastest that fits."""
+"""Searches the ways to run an experiment on N devices for the fastest one that fits in memory."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from lingo.runtimes.replicated.simulated_torus import SimulatedTorus
 from lingo.runtimes.sharded import Sharded
 
 EQUAL_DIGITS = 9
-"""Steps count as equally long if this many digits of their seconds are equal."""
+"""Two step times count as equal if they are equal when rounded to this number of digits."""
 
 
 class Ranking(NamedTuple):
-    """All ways that were tried."""
+    """All ways to run the experiment that were tried."""
 
-    feasible: list[Estimate]  # that fit into the memory, the fastest first
-    too_large: list[Estimate]  # the smallest first
-    refusals: dict[str, int]  # reason of a refusal -> how many ways were refused
+    feasible: list[Estimate]  # ways that fit in memory, the fastest first
+    too_large: list[Estimate]  # ways that do not fit in memory, the smallest first
+    refusals: dict[str, int]  # why an experiment cannot run in a way -> the number of such ways
 
     @property
     def best(self) -> list[Estimate]:
-        """The best on each mesh: the fastest that fits, or the smallest if nothing fits at all."""
+        """The best way of each mesh: the fastest that fits, or the smallest if no way fits."""
         by_mesh: dict[Topology, Estimate] = {}
         for estimate in self.feasible or self.too_large:
             by_mesh.setdefault(estimate.candidate.mesh, estimate)
@@ -41,9 +41,10 @@ class Ranking(NamedTuple):
 
 
 def rank(workload: Workload, estimator: Estimator, hardware: Hardware, num_devices: int) -> Ranking:
-    """Returns the ways to run a workload on a number of devices.
+    """Tries all ways to run a workload on a number of devices, and ranks them.
 
-    Raises ParamError if no mesh has this number, or all ways are refused.
+    Raises ParamError if no mesh of this number of devices suits the workload, or the experiment can
+    run in none of these ways.
     """
     feasible, too_large, refusals = [], [], dict[str, int]()
     for candidate in candidates(workload, num_devices):
@@ -63,7 +64,7 @@ def rank(workload: Workload, estimator: Estimator, hardware: Hardware, num_devic
 
 
 def _preference(estimate: Estimate) -> tuple[float, ...]:
-    """Returns the key that sorts ways: the fastest first, of equally fast ones the simplest."""
+    """Returns a sort key: faster ways come first, and of equally fast ways the simpler ones."""
     way = estimate.candidate
     seconds = float(f"{estimate.step_seconds:.{EQUAL_DIGITS}g}")
     num_axes = sum(size > 1 for _, size in way.mesh.sizes)
@@ -72,9 +73,9 @@ def _preference(estimate: Estimate) -> tuple[float, ...]:
 
 
 def rank_own(experiment: Experiment, estimator: Estimator, hardware: Hardware) -> Ranking:
-    """Returns a ranking of one way: the experiment's own runtime.
+    """Returns a ranking with a single way: the one in which the experiment is set to run.
 
-    Raises ParamError if the runtime's devices are not known, or do not fit a pipeline.
+    Raises ParamError if the runtime's number of devices is not known, or does not fit a pipeline.
     """
     estimate = estimator.estimate(_own(experiment))
     fits = estimate.total_bytes <= hardware.memory_bytes
@@ -82,7 +83,10 @@ def rank_own(experiment: Experiment, estimator: Estimator, hardware: Hardware) -
 
 
 def _own(experiment: Experiment) -> Candidate:
-    """Returns the way in which an experiment is set to run."""
+    """Returns the way in which an experiment is set to run, as a candidate.
+
+    Raises ParamError if the runtime's number of devices is not known, or does not fit a pipeline.
+    """
     runtime = experiment.runtime
     if isinstance(runtime, Sharded):
         p = runtime.p
@@ -108,7 +112,7 @@ def _own(experiment: Experiment) -> Candidate:
 
 
 def _check_micro_batches(pipeline: Pipeline, experiment: Experiment) -> None:
-    """Raises ParamError if a pipeline cannot split its part of a batch into micro-batches."""
+    """Raises ParamError if a pipeline cannot split its input batch into micro-batches."""
     with record_flops() as calls:
         experiment.task.batch_flops(experiment.train_input.specs())
     if pipeline in calls:
@@ -118,7 +122,10 @@ def _check_micro_batches(pipeline: Pipeline, experiment: Experiment) -> None:
 
 
 def own_rules(experiment: Experiment) -> dict[str, object]:
-    """Returns the rules of single axes that an experiment sets."""
+    """Returns the sharding rules that an experiment sets in addition to its recipe's.
+
+    They are the runtime's fields `weight_rules` and `activation_rules`; {} if it has no such field.
+    """
     if not isinstance(experiment.runtime, Sharded):
         return {}
     return {
@@ -127,7 +134,7 @@ def own_rules(experiment: Experiment) -> dict[str, object]:
 
 
 def _why_none(workload: Workload, num_devices: int, refusals: dict[str, int]) -> str:
-    """Returns why there is no way to run a workload on a number of devices."""
+    """Returns the error text that says why a workload cannot run on a number of devices."""
     if refusals:
         return f"devices: all {sum(refusals.values())} meshes of {num_devices:,} are refused: " + (
             "; ".join(refusals)
@@ -144,7 +151,7 @@ def _why_none(workload: Workload, num_devices: int, refusals: dict[str, int]) ->
 def least_devices(
     workload: Workload, estimator: Estimator, hardware: Hardware, num_devices: int
 ) -> int | None:
-    """Returns the least of N, 2 N, 4 N, ... devices that are enough; None without such a number."""
+    """Returns the least of N, 2 N, 4 N, ... devices on which some way fits; None if none does."""
     while num_devices <= MAX_MESH_DEVICES:
         for candidate in candidates(workload, num_devices):
             try:
@@ -161,10 +168,10 @@ def least_devices(
 
 
 def batch_settings(experiment: Params, batch_size: int) -> list[str]:
-    """Returns overrides that set the batch size of an experiment's input, as `--set` takes them.
+    """Returns the overrides, as `--set` takes them, that set the batch size of the train input.
 
-    They also set inputs inside other ones, as in `MixedInput`, that have a batch size themselves.
-    Raises ParamError if no input has one.
+    If the input contains further inputs, as `MixedInput` does, the overrides also set the batch
+    size of those that have one. Raises ParamError if no input has a batch size.
     """
     settings = [
         f"{path}.batch_size={batch_size}"
@@ -181,7 +188,7 @@ def batch_settings(experiment: Params, batch_size: int) -> list[str]:
 
 
 def check_batch(experiment: Experiment, batch_size: int) -> None:
-    """Raises ParamError if the input makes batches of another size."""
+    """Raises ParamError if the train input makes batches of another size than `batch_size`."""
     (made,) = experiment.train_input.specs()["rows"][0]
     if made != batch_size:
         name = type(experiment.train_input).__name__

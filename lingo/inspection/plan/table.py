@@ -1,4 +1,4 @@
-"""A plan as text, and as a picture: the fastest ways to run an experiment, and why others lose.
+"""A plan as text and as a picture: the fastest ways to run an experiment, and why others lose.
 
 rank   step  utilization     bytes  loses by     how
    1  6.1 s        57.3%  3.06 GiB               data=16, model=32, 2d_finalized
@@ -29,8 +29,8 @@ IS_PREDICTION = (
 )
 
 
-def text(report: PlanReport) -> str:
-    """Returns a report as text: the ways, then the bytes, seconds, input and cost of the first."""
+def text(report: Report) -> str:
+    """Returns a report as text: a table of ways, then the details of the first way."""
     plan, first = report.plan, report.first
     blocks = [_header(plan, first)]
     if _num_ways(plan) > 1:
@@ -82,7 +82,7 @@ def _header(plan: MeshPlan, first: Way) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Returns the first of some names, and how many more there are."""
+    """Returns the first few names as text, followed by the number of names that are left out."""
     more = [f"{len(names) - NUM_NAMED:,} more"] if len(names) > NUM_NAMED else []
     return " and ".join([", ".join(names[:NUM_NAMED]), *more])
 
@@ -114,14 +114,17 @@ def _ranks(ways: Sequence[Way]) -> str:
 
 
 def _loss(estimate: Estimate, first: Estimate) -> str:
-    """Returns the part of the step that takes the most time more than in the first way."""
+    """Returns why a way is slower than the first way, as "kind +duration"; "" if it is not.
+
+    The kind is the part of a step whose time exceeds the first way's by the most.
+    """
     more = {kind: n - first.seconds.get(kind, 0.0) for kind, n in estimate.seconds.items()}
     kind = max(more, key=lambda name: more[name])
     return f"{kind} +{duration(more[kind])}" if estimate.step_seconds > first.step_seconds else ""
 
 
 def _faster(way: Way) -> str:
-    """Returns a line on a way that would be faster, but does not fit."""
+    """Returns a line on a way that would be faster, but does not fit in memory."""
     estimate = way.estimate
     kind = max(estimate.bytes, key=lambda name: estimate.bytes[name])
     return (
@@ -131,7 +134,7 @@ def _faster(way: Way) -> str:
 
 
 def _advice(hardware: Hardware, advice: Advice) -> str:
-    """Returns the sentence for a plan in which nothing fits."""
+    """Returns the sentence that is shown if no way fits in memory."""
     candidate = advice.smallest.candidate
     needs = (
         "nothing fits: the smallest way needs"
@@ -149,7 +152,7 @@ def _advice(hardware: Hardware, advice: Advice) -> str:
 
 
 def describe(candidate: Candidate) -> str:
-    """Returns the description of a way to run an experiment."""
+    """Returns a short text for a way to run an experiment: "data=16, model=32, 2d_finalized"."""
     texts = [str(candidate.mesh)]
     texts += [candidate.rules] if candidate.rules != "1d" else []
     texts += ["shard_update"] if candidate.shard_update else []
@@ -189,7 +192,7 @@ def _details(plan: MeshPlan, way: Way) -> list[str]:
 
 
 def _shares(title: str, values: dict[str, float], show: Any) -> str:
-    """Returns a table of a sum and its parts, the largest first."""
+    """Returns a table of values and their shares of the total, the largest value first."""
     total = sum(values.values())
     items = sorted((item for item in values.items() if item[1]), key=lambda item: -item[1])
     rows = [*items, ("total", total)]
@@ -205,7 +208,7 @@ def _shares(title: str, values: dict[str, float], show: Any) -> str:
 
 
 def _input(part: InputPart, rate: InputRate | None) -> list[str]:
-    """Returns lines on the hosts of a step, their cores, and how uneven they are."""
+    """Returns lines on the hosts that make a step's input, their cores, and how uneven they are."""
     lines = [
         f"input {_amount(part.examples_per_second)} examples/s, {size(part.bytes_per_second)}/s,"
         f" from {count_text(part.hosts, 'host')}: {count_text(part.host_examples, 'example')} a"
@@ -238,8 +241,8 @@ def _need(part: InputPart, rate: InputRate, need: InputNeed) -> list[str]:
     return lines
 
 
-def _cost(plan: MeshPlan, way: Way) -> list[str]:
-    """Returns lines on the whole training and on prices."""
+def _cost(plan: Plan, way: Way) -> list[str]:
+    """Returns lines on the time of the whole training, and on prices if they are known."""
     steps, tokens = plan.training
     length = [count_text(steps, "step"), count_text(steps * plan.workload.batch_size, "example")]
     length += [f"{count_text(steps * tokens, 'token')} with padding"] if tokens else []
@@ -254,12 +257,12 @@ def _cost(plan: MeshPlan, way: Way) -> list[str]:
 
 
 def _amount(number: float) -> str:
-    """Returns a number with at least three digits: "0.00315", "44.6", "12,345"."""
+    """Returns a number as text with three digits, or as an integer: "0.00315", "44.6", "12,345"."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def describe_hardware(hardware: Hardware) -> str:
-    """Returns the rates and sizes of hardware as text."""
+    """Returns the speeds and sizes of hardware as text, one per line."""
     rates = hardware.flops_per_second.items()
     lines = {f"products of {dtype}": f"{rate:.3g} FLOPs/s" for dtype, rate in rates}
     lines["memory"] = f"{size(hardware.memory_bytes)}, {size(hardware.memory_bandwidth)}/s"
@@ -276,8 +279,8 @@ _DAY = 24 * 3600
 
 
 def duration(seconds: float) -> str:
-    """Returns a time as text with a unit, in three digits: "3.5 us", "20.4 ms", "6.1 s", "2 h"."""
-    seconds = float(f"{seconds:.3g}")  # first, as 999.6 ms is 1 s
+    """Returns a time as text with up to three digits and a unit: "3.5 us", "20.4 ms", "2 h"."""
+    seconds = float(f"{seconds:.3g}")  # rounded before the unit is chosen: 999.6 ms is 1 s
     for seconds_of_unit, unit in ((_DAY, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * seconds_of_unit:
             return f"{seconds / seconds_of_unit:,.3g} {unit}"
@@ -291,7 +294,7 @@ def duration(seconds: float) -> str:
 
 
 def comparisons_text(comparisons: list[Comparison]) -> str:
-    """Returns a table of predicted numbers and the compiled program's numbers."""
+    """Returns a table that compares predicted numbers with the compiled program's numbers."""
 
     def show(one: Comparison, value: float) -> str:
         if one.name.startswith("seconds"):
@@ -324,9 +327,9 @@ _MAX_WAYS = 10
 def write_picture(report: PlanReport, path: Path) -> None:
     """Writes a picture of the fastest ways: the bytes on a device and the time of a step.
 
-    The path's ending gives the format: .png, .svg or .pdf.
+    The path's suffix gives the format: .png, .svg or .pdf.
 
-    Raises MissingPackage without matplotlib.
+    Raises MissingPackage if matplotlib is not installed.
     """
     check_package("matplotlib", "a picture of a plan", extra="data")
     from matplotlib.figure import Figure
@@ -349,7 +352,7 @@ def write_picture(report: PlanReport, path: Path) -> None:
 
 
 def _draw_bars(axes: Any, values: Sequence[dict[str, float]]) -> None:
-    """Draws a horizontal bar for each dict: its values above 0, one after the other."""
+    """Draws a stacked horizontal bar for each dict; its values above 0 are the bar's parts."""
     kinds = dict.fromkeys(kind for one in values for kind, value in one.items() if value > 0)
     ends = [0.0] * len(values)
     for kind in kinds:

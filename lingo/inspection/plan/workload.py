@@ -1,8 +1,8 @@
 """The computation of a training step, as plans need it: units of alike layers.
 
-A unit is a layer that multiplies its own matrices, with its input's shape for a whole batch; layers
-with equal shapes are one unit. Layers declare shapes and FLOPs, so that a trillion parameters take
-a moment and no TensorFlow.
+A unit stands for all layers of one class that multiply matrices of equal shapes, with inputs of
+equal shapes. Shapes are those of a whole batch. Layers declare shapes and FLOPs, so that a model of
+a trillion parameters takes a moment, and TensorFlow computes nothing.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from lingo.layers.wrap.wrapper import Wrapper
 from lingo.learner.task import Task
 
 SEQUENCE_DIMS, IMAGE_DIMS = 3, 4
-"""Dims of the input of a layer of sequences, [B, T, D], and of images, [B, H, W, C]."""
+"""Number of dims of a layer's input: [B, T, D] for sequences, [B, H, W, C] for images."""
 
 
 class Matrix(NamedTuple):
-    """A weight that a unit multiplies."""
+    """A weight by which a layer of a unit multiplies its input."""
 
-    shape: tuple[int, ...]  # of one layer
+    shape: tuple[int, ...]  # shape of one layer's weight, without dims of stacked layers
     axes: tuple[str | None, ...]  # logical axis of each dim
     num_summed: int  # how many of the first dims the product sums over
 
@@ -54,40 +54,40 @@ class Matrix(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Layers of equal shapes."""
+    """A group of alike layers: the same class, matrices and input shape."""
 
     name: str  # path of the first layer
-    kind: str  # class of the layers
-    shape: tuple[int, ...]  # of a layer's input, for a whole batch: [B, T, D], [B, H, W, C], ...
-    flops: int  # of one forward pass of one layer, without the layers inside
-    matrices: tuple[Matrix, ...]
-    num_experts: int  # experts that are one unit; `flops` covers all of them
-    # Logical axis that splits products without weights: attention's, and products with the one-hot
-    # tensors that send tokens to experts.
+    kind: str  # class name of the layers
+    shape: tuple[int, ...]  # shape of a layer's input: [B, T, D], [B, H, W, C], ...
+    flops: int  # FLOPs of one forward pass of one layer, without the layers inside
+    matrices: tuple[Matrix, ...]  # the matrices of one layer
+    num_experts: int  # number of experts that count as one layer; `flops` covers all of them
+    # Logical axis that splits the products of two activations: attention's products, and those with
+    # the one-hot tensors that send tokens to experts.
     weightless_axis: str
-    # Logical axis that must be split over devices for such products to exist; "": they always do.
+    # Products of two activations exist only if devices split this logical axis; "": always.
     weightless_for: str
-    dtype: str  # of the computation
-    in_stack: bool  # whether it is in a stack, whose layers a pipeline may distribute
-    is_recomputed: bool  # whether gradients compute it again
-    stride: int  # of a convolution: elements between its windows
+    dtype: str  # dtype of the computation
+    in_stack: bool  # whether the layers are in a stack, which a pipeline may distribute
+    is_recomputed: bool  # whether gradients recompute the layers
+    stride: int  # stride of a convolution; 1 for other layers
     logits: int  # elements of attention's logits that exist at once, for a whole batch
 
     @property
     def weight_flops(self) -> int:
-        """FLOPs of the products with weights; attention has other products, too."""
+        """The FLOPs of products with weights; attention also multiplies activations."""
         weights = sum(matrix.size for matrix in self.matrices)
         return 2 * self.positions * weights if self.flops else 0  # a table is only read
 
     @property
     def num_classes(self) -> int:
-        """Classes of the unit's logits over a vocabulary; 0 if it computes no such logits."""
+        """The number of classes, if the unit computes logits over a vocabulary; 0 if not."""
         last = self.matrices[-1] if self.flops and self.matrices else None
         return last.shape[-1] if last and last.axes[-1] == "vocab" else 0
 
     @property
     def positions(self) -> int:
-        """Rows that a matrix of the unit multiplies, for a whole batch."""
+        """The number of rows by which a matrix is multiplied for a batch, such as B T tokens."""
         weights = sum(matrix.size for matrix in self.matrices) or 1
         rows = math.prod(self.shape[:-1])
         return rows if len(self.shape) <= SEQUENCE_DIMS else self.flops // (2 * weights)
@@ -97,69 +97,69 @@ class LayerResidual(NamedTuple):
     """A tensor of the forward pass that the gradient of a layer needs."""
 
     residual: Residual
-    in_stack: bool
+    in_stack: bool  # whether the layer is in a stack
 
 
 class StackSize(NamedTuple):
-    """The size of a stack of alike layers."""
+    """The size of a stack: layers that repeat a pattern."""
 
-    num_steps: int  # how often it applies its pattern of layers
-    boundary: int  # elements of the tensor that passes between these steps, for a whole batch
+    num_steps: int  # how often the stack applies its pattern (a group of layers)
+    boundary: int  # elements of the tensor between two such applications, for a whole batch
 
 
 class RematPlace(NamedTuple):
-    """A layer that gradients compute again."""
+    """A `Remat` layer of the model, whose inner layer the gradient recomputes."""
 
-    path: str
-    in_stack: bool
+    path: str  # path of the layer
+    in_stack: bool  # whether it is in a stack
 
 
 class Workload(NamedTuple):
-    """The computation of a training step."""
+    """The computation of a training step. The largest stack is the one with the most FLOPs."""
 
-    units: dict[Unit, int]  # -> number of layers
-    residuals: dict[LayerResidual, int]  # -> number of layers
-    unknown_residuals: tuple[str, ...]  # classes of layers whose residuals are not known
-    # Residuals in the order of the forward pass, with the share of all weights in earlier layers.
+    units: dict[Unit, int]  # unit -> its number of layers
+    residuals: dict[LayerResidual, int]  # residual -> the number of layers that have it
+    unknown_residuals: tuple[str, ...]  # class names of layers whose residuals are not known
+    # Residuals in forward order, each with the share of all weights that are in earlier layers.
     order: tuple[tuple[LayerResidual, float], ...]
     batch_size: int
     accumulation_steps: int
-    flops: int  # of a forward pass of the batch
-    input_bytes: int  # of a batch, as the host makes it
-    stack: str  # class of the largest stack of alike layers: Stack, Repeat, ...; "" without one
-    layer: str  # class of the largest stack's layers, without wrappers
-    num_steps: int  # how often the stack applies its pattern of layers; 1 without a stack
-    boundary: tuple[int, ...]  # shape of the tensor that passes between these steps
-    keeps_turns: bool  # whether this stack is a pipeline that keeps only the inputs of turns
-    stacks: tuple[StackSize, ...]  # all of them
-    remats: tuple[RematPlace, ...]
+    flops: int  # FLOPs of a forward pass of the whole batch
+    input_bytes: int  # bytes of a batch, as the input makes it
+    stack: str  # class name of the largest stack: "Stack", "Repeat", ...; "" if there is no stack
+    layer: str  # class name of the largest stack's layers, without wrappers
+    num_steps: int  # how often the largest stack applies its pattern; 1 if there is no stack
+    boundary: tuple[int, ...]  # shape of the tensor between two of these applications
+    keeps_turns: bool  # whether the largest stack is a pipeline that keeps only inputs of turns
+    stacks: tuple[StackSize, ...]  # sizes of all stacks
+    remats: tuple[RematPlace, ...]  # all `Remat` layers
 
     @property
     def image_flops(self) -> int:
-        """FLOPs of a forward pass of layers that take images or volumes."""
+        """The FLOPs of a forward pass, only of layers whose inputs are images or volumes."""
         pairs = self.units.items()
         return sum(number * u.flops for u, number in pairs if len(u.shape) >= IMAGE_DIMS)
 
     @property
     def dtype(self) -> str:
-        """The dtype of most of the computation."""
+        """The computation's dtype in the unit with the most FLOPs."""
         return max(self.units, key=lambda unit: unit.flops * self.units[unit]).dtype
 
     @property
     def is_recomputed(self) -> bool:
-        """Whether gradients keep only the tensors between the layers of the stacks."""
+        """Whether gradients recompute all layers in stacks, and keep only the tensors between."""
         inside = [unit.is_recomputed for unit in self.units if unit.in_stack]
         return bool(inside) and all(inside)
 
     @property
     def partial_remats(self) -> list[str]:
-        """Paths of layers that gradients compute again, unless they are part of `is_recomputed`."""
+        """The paths of `Remat` layers, without those in stacks if `is_recomputed`."""
         whole = self.is_recomputed
         return [remat.path for remat in self.remats if not (whole and remat.in_stack)]
 
 
 def workload(experiment: Experiment) -> Workload:
-    """Returns the computation of an experiment's training step.
+    """Returns the computation of an experiment's training step, as plans need it.
 
     Raises ParamError if the task counts no FLOPs.
     """
@@ -195,7 +195,7 @@ def workload(experiment: Experiment) -> Workload:
 
 
 def _declares_residuals(layer: Layer) -> bool:
-    """Whether a layer's class declares its own residuals."""
+    """Whether a layer's class overrides `residuals`; wrappers and tasks do not count."""
     is_inherited = type(layer).residuals is Layer.residuals
     return not (is_inherited or isinstance(layer, Wrapper | Task))
 
@@ -205,40 +205,41 @@ def _num_steps(stack: Stack) -> int:
 
 
 def _innermost_class(params: Any) -> type[Layer]:
-    """Returns the class of layers that params build, without wrappers."""
+    """Returns the class of the layer that params build, inside any wrappers."""
     while issubclass(params.cls, Wrapper):
         params = params.layer
     return params.cls
 
 
-class _LayerContext(NamedTuple):
-    """Where a layer is in the tree."""
+class _Place(NamedTuple):
+    """What the layers around a layer imply for it."""
 
-    shape: tuple[int, ...] = ()  # of the input of the nearest layer around it that counts FLOPs
-    in_stack: bool = False
-    is_recomputed: bool = False
-    mixture: MoE | None = None  # around it
-    # whether the residuals of a layer around it cover it, as they do unless `flops` calls it
+    shape: tuple[int, ...] = ()  # input shape of the nearest outer layer that counts FLOPs
+    in_stack: bool = False  # whether an outer layer is a stack
+    is_recomputed: bool = False  # whether an outer layer is a `Remat`
+    mixture: MoE | None = None  # the nearest outer mixture of experts
+    # Whether an outer layer's declared residuals include this layer's. They do, unless the `flops`
+    # of the outer layer calls this layer.
     is_covered: bool = False
 
 
 class _LayerWalk:
-    """Collects units and residuals of a tree of layers."""
+    """Walks a tree of layers from the root, and collects units and residuals."""
 
     def __init__(self, calls: Record, tables: list[ParamSpec]) -> None:
         self.units: dict[Unit, int] = {}
         self.residuals: dict[LayerResidual, int] = {}
         self.unknown_residuals: set[str] = set()
         self.remats: list[RematPlace] = []
-        self._num_weights = 0  # of the layers so far
+        self._num_weights = 0  # number of weight elements of the layers so far
         self._order: list[tuple[LayerResidual, int]] = []
         self._calls, self._tables = calls, tables
-        self._kept = {BATCH}  # numbers of tensors of the batch, and of residuals so far
-        self._elementwise: set[int] = set()  # numbers of tensors that follow from kept tensors
-        self._names: dict[Unit, Unit] = {}  # unit without a name -> unit with the first's name
+        self._kept = {BATCH}  # ids of kept tensors: of the batch, and of residuals so far
+        self._elementwise: set[int] = set()  # ids of tensors computed elementwise from kept ones
+        self._names: dict[Unit, Unit] = {}  # unit without a name -> unit named by its first layer
 
-    def add(self, layer: Layer, place: _LayerContext) -> None:
-        """Adds the units of a layer and of all layers inside."""
+    def add(self, layer: Layer, place: _Place) -> None:
+        """Adds the units and residuals of a layer and of all layers inside."""
         is_called = layer in self._calls
         if is_called and not isinstance(layer, Wrapper):
             shape = tuple(first_shape(self._calls[layer].shape))
@@ -258,8 +259,8 @@ class _LayerWalk:
         for child in layer.inner_layers():
             self.add(child, inside)
 
-    def _add_residuals(self, layer: Layer, unit: Unit | None, place: _LayerContext) -> None:
-        """Adds the residuals of a layer."""
+    def _add_residuals(self, layer: Layer, unit: Unit | None, place: _Place) -> None:
+        """Adds the residuals of a layer, except tensors that another layer already keeps."""
         residuals: list[Residual] | None = []
         if not place.is_covered:
             slots = None if place.mixture is None else self._slots(place.mixture)
@@ -287,7 +288,7 @@ class _LayerWalk:
         self._num_weights += sum(sizes) * _count(layer)
 
     def _tensor(self, layer: Layer, residual: Residual) -> int | None:
-        """Returns the number of a residual's tensor; None if no other layer has this tensor."""
+        """Returns the id of a residual's tensor; None if no other layer uses this tensor."""
         if residual.origin == "own" or layer not in self._calls:
             return None
         shape = self._calls[layer].shape
@@ -296,17 +297,17 @@ class _LayerWalk:
         return tensor_number(first_shape(shape))
 
     def order(self) -> tuple[tuple[LayerResidual, float], ...]:
-        """Returns the residuals in order, each with the share of the weights before it."""
+        """Returns residuals in forward order, each with the weights' share in earlier layers."""
         total = max(1, self._num_weights)
         return tuple((needed, number / total) for needed, number in self._order)
 
-    def _unit(self, layer: Layer, place: _LayerContext) -> Unit | None:
-        """Returns the unit of a layer; None if it has no products and no weights of its own."""
+    def _unit(self, layer: Layer, place: _Place) -> Unit | None:
+        """Returns the unit that a layer belongs to; None if it has no own products or weights."""
         weights = [spec for spec in layer.declarations() if spec.decay is None]
         shape, flops, _ = self._call(layer, place)
         if not shape or isinstance(layer, Wrapper) or not (weights or flops):
             return None
-        if not flops and weights[0].axes == ("vocab", "embed"):  # it looks up rows of a table
+        if not flops and weights[0].axes == ("vocab", "embed"):  # the layer looks up table rows
             shape = (*shape[:2], 1)
         if not flops and len(shape) != SEQUENCE_DIMS:  # a norm after a convolution
             return None
@@ -318,7 +319,8 @@ class _LayerWalk:
             matrices=self._matrices(weights, shape, flops),
             num_experts=_size(layer, {"expert"}),
             weightless_axis="embed" if isinstance(layer, MoE) else "heads",
-            weightless_for="expert" if isinstance(layer, MoE) else "",  # it gathers tokens instead
+            # if the axis is not split, a MoE gathers tokens instead of multiplying
+            weightless_for="expert" if isinstance(layer, MoE) else "",
             dtype=layer.p.dtype,
             in_stack=place.in_stack,
             is_recomputed=place.is_recomputed,
@@ -326,11 +328,11 @@ class _LayerWalk:
             logits=_num_logits(layer, shape, self._memory_length(layer)),
         )
 
-    def _call(self, layer: Layer, place: _LayerContext) -> FlopsCall:
-        """Returns the input of a layer's own products, and their FLOPs.
+    def _call(self, layer: Layer, place: _Place) -> FlopsCall:
+        """Returns the input shape of a layer's own products, and their FLOPs.
 
-        Experts compute all slots, in one unit; their mixture has a product with a one-hot tensor
-        that sends tokens to slots, and one that sends results back.
+        All experts of a mixture count as one layer, which computes all slots. The mixture itself
+        has two products with one-hot tensors, which send tokens to slots and results back.
         """
         shape, flops = place.shape, self._own_flops(layer)
         if isinstance(layer, MoE):
@@ -344,9 +346,10 @@ class _LayerWalk:
     def _matrices(
         self, weights: Sequence[ParamSpec], shape: Sequence[int], flops: int
     ) -> tuple[Matrix, ...]:
-        """Returns the matrices that a layer multiplies, or the table that it looks up rows of.
+        """Returns the matrices of a layer's products, or the table whose rows the layer looks up.
 
-        A layer that multiplies without matrices of its own may use the table of the embedding.
+        A layer with products but without own matrices, such as a tied head, may use the embedding's
+        table.
         """
         if not flops and shape[-1] != 1:
             return ()
@@ -363,21 +366,21 @@ class _LayerWalk:
         return mixture.num_slots(self._calls[mixture].shape)
 
     def _own_flops(self, layer: Layer) -> int:
-        """Returns the FLOPs of a call, without the layers inside."""
+        """Returns the FLOPs of a layer's call, without those of the layers inside."""
         if layer not in self._calls:
             return 0
         inside = sum(map(self._total_flops, layer.inner_layers()))
         return self._calls[layer].flops - inside // _count(layer)
 
     def _total_flops(self, layer: Layer) -> int:
-        """Returns the FLOPs of all copies of a called layer, else of the called layers inside."""
+        """Returns the FLOPs of all copies of a layer; if it is not called, of the layers inside."""
         if layer in self._calls:
             return self._calls[layer].flops * _count(layer)
         return sum(map(self._total_flops, layer.inner_layers()))
 
 
 def _num_logits(layer: Layer, shape: Sequence[int], memory_length: int | None) -> int:
-    """Returns the elements of attention's logits; 0 if it computes them block by block."""
+    """Returns the elements of attention's logits; 0 if they are computed block by block."""
     if not isinstance(layer, DotProductAttention):
         return 0
     num_keys = memory_length or shape[1]
@@ -386,20 +389,23 @@ def _num_logits(layer: Layer, shape: Sequence[int], memory_length: int | None) -
 
 
 def _logits_residuals(shape: Sequence[int], num_classes: int) -> list[Residual]:
-    """Returns the logits of a loss and their softmax, for all positions, which a loss shifts."""
+    """Returns the residuals of a loss over a vocabulary: the logits and their softmax.
+
+    They cover all positions, since the loss shifts positions.
+    """
     names = (None,) * (len(shape) - 2)
     logits = Residual(1, (*shape[:-1], num_classes), ("batch", *names, "vocab"))
     return [logits, logits._replace(is_elementwise=True)]
 
 
 def _size(layer: Layer, axes: Container[str]) -> int:
-    """Returns the number of copies of a layer along axes of stacks."""
+    """Returns the number of copies of a layer along the given axes of the stacks around it."""
     sizes = zip(path.stack_shape(layer.path), layer.stack_axes, strict=True)
     return math.prod(size for size, axis in sizes if axis in axes)
 
 
 def _count(layer: Layer) -> int:
-    """Returns how many layers a stacked layer stands for; all experts together are one."""
+    """Returns how many layers a stacked layer stands for; all experts together count as one."""
     return _size(layer, set(layer.stack_axes) - {"expert"})
 
 
@@ -414,18 +420,18 @@ def _transpose(spec: ParamSpec) -> Matrix:
 # ---- layers that count nothing -------------------------------------------------------------------
 
 
-NUM_NAMED = 3  # the most layers that a sentence names
-_OWN = "lingo.layers."  # lingo's layers that multiply all count FLOPs; the others read tables
+NUM_NAMED = 3  # the largest number of layers that a sentence names
+_OWN = "lingo.layers."  # lingo's layers without `flops` only look up tables
 
 
 def missing_flops(experiment: Experiment) -> list[str]:
-    """Returns layers that have matrices and no `flops`, as "model/net (Keras)"."""
+    """Returns the layers that have matrices but no `flops`, each as "model/net (Keras)"."""
     layers = [layer for layer in experiment.task.tree() if _has_no_flops(layer)]
     return [f"{layer.path or 'the task'} ({type(layer).__name__})" for layer in layers]
 
 
 def no_flops_message(experiment: Experiment) -> str:
-    """Returns the error for an experiment whose task counts no FLOPs."""
+    """Returns the error text for an experiment whose task counts no FLOPs."""
     kind = type(experiment.task).__name__
     names = ", ".join(missing_flops(experiment)[:NUM_NAMED]) or "the layers of its model"
     return (
@@ -438,7 +444,7 @@ def no_flops_message(experiment: Experiment) -> str:
 def _has_no_flops(layer: Layer) -> bool:
     if type(layer).flops is not Layer.flops:
         return False
-    if type(layer)._late:  # its weights belong to a model of Keras
+    if type(layer)._late:  # the layer's weights belong to a Keras model
         return True
     weights = [spec for spec in layer.declarations() if spec.decay is None]
     return any(map(is_matrix, weights)) and not type(layer).__module__.startswith(_OWN)
