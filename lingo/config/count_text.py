@@ -1,4 +1,4 @@
-"""Numbers of things in messages."""
+"""Text such as "3 chips" in messages."""
 
 from __future__ import annotations
 
