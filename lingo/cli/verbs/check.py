@@ -45,7 +45,7 @@ from lingo.inspection.experiment_check import CheckResult, check_experiments, ch
 
 
 class ExperimentsFailed(LingoError):
-    """Some experiments do not build or trace, for another reason than their parameters."""
+    """Some experiments cannot be built or traced, and not only because of their parameters."""
 
 
 @option_class
@@ -85,7 +85,7 @@ def run(options: Options) -> int:
 
 @contextlib.contextmanager
 def _without_advice() -> Iterator[None]:
-    """Hides TensorFlow's warnings about many small programs, which are intended here."""
+    """A context without TensorFlow's warnings about many small programs, which are intended."""
     logger = logging.getLogger("tensorflow")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -96,7 +96,10 @@ def _without_advice() -> Iterator[None]:
 
 
 def _raise_first(failures: Sequence[CheckResult], count: int) -> None:
-    """Raises one error for all failures: ParamError if each is one, else ExperimentsFailed."""
+    """Raises one error for all failures: ParamError if each is a ParamError, or ExperimentsFailed.
+
+    Without failures it does nothing. The message has the reason of the first failure.
+    """
     if not failures:
         return
     first = failures[0]

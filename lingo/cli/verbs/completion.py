@@ -69,19 +69,19 @@ class Options(VerbOptions):
 
 
 def run(options: Options) -> int:
-    """Prints the script."""
+    """Prints the completion script."""
     print(script(), end="")
     return 0
 
 
 def script() -> str:
-    """Returns a script that both shells can read."""
+    """Returns the completion script, for both bash and zsh."""
     cases = "\n".join(f"    {name}) echo '{' '.join(_flags(name))}' ;;" for name in VERBS)
     return _SCRIPT.replace("CASES", cases).replace("VERBS", " ".join(VERBS))
 
 
 def _flags(verb: str) -> list[str]:
-    """Returns the words that a verb's flags begin with: `--exp=`, `--traceback`, `--sort=path`."""
+    """Returns a verb's flags for completion, such as `--exp=`, `--traceback` and `--sort=path`."""
     found: list[str] = []
     for one in declarations(import_verb(verb).Options):
         flag = f"--{one.flag}"

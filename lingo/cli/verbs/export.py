@@ -62,7 +62,7 @@ def run(options: Options) -> int:
     with build_experiment(resolved).runtime.join() as processes:
         model = Trained(resolved.params, RunDirectory(run), step=options.step)
         experiment_options.print_later_errors(model.checkpoint)
-        if processes.is_leader or options.format != "huggingface":  # others refuse several
+        if processes.is_leader or options.format != "huggingface":  # other formats refuse several
             model.export(
                 output,
                 format=options.format,
@@ -100,7 +100,7 @@ def _check(options: Options) -> tuple[str, Path]:
 
 
 def _print_check(manifest: Mapping[str, Any]) -> None:
-    """Prints a line for each signature: its inputs and how much it differs from the run."""
+    """Prints a line per signature: its inputs, and how much its results differ from the run's."""
     for name, specs in manifest["signatures"].items():
         difference = manifest["check"]["differences"][name]
         print(

@@ -41,7 +41,7 @@ class Options(VerbOptions):
 
 
 def run(options: Options) -> int:
-    """Starts the workers and waits for them; returns the code of the first that failed."""
+    """Starts the workers and waits for all; returns the exit code of the first that failed."""
     if options.workers is None:
         raise UsageError("no number of workers given: --workers=N.")
     _check(*options.command)

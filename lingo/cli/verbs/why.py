@@ -21,7 +21,7 @@ class Options(ExperimentOptions):
 
 
 def run(options: Options) -> int:
-    """Prints the history of the values of a field."""
+    """Prints the history of a field's values, for each field that PATH names."""
     for chain in why(options.resolve().params, options.path):
         print(chain)
     return 0
