@@ -4,13 +4,14 @@
     lingo benchmark --exp=mlperf.resnet.digits --logdir=runs/benchmark --runs=5 --parallel=2
     lingo benchmark --exp=mlperf.resnet.digits --set=MlperfLog.benchmark=resnet@0.6.0 \
         --logdir=runs/mine
-    lingo benchmark --from-logs=runs/benchmark                 the result of runs that are done
-    lingo benchmark --from-logs=a.txt --from-logs=b.txt        of logs from elsewhere
+    lingo benchmark --from-logs=runs/benchmark                 reads the logs of finished runs
+    lingo benchmark --from-logs=a.txt --from-logs=b.txt        reads logs from elsewhere
 
 Each run has its own seed, 0, 1, ..., and its own directory. `lingo sweep` makes the runs, and the
-same command resumes them; another --runs needs another --logdir. A run's time is the time from
-run_start to run_stop in its mllog.txt. The fastest and the slowest run are dropped. The result is
-the other runs' mean, which is also in benchmark.json. Parallel runs slow each other down.
+same command resumes them. For another number of --runs, name another --logdir. A run's time is the
+time from run_start to run_stop in its mllog.txt. The fastest and the slowest run are dropped. The
+result is the other runs' mean time, which is also written into benchmark.json. Parallel runs slow
+each other down.
 MLCommons' compliance checker reads every log if it is installed: pip install 'lingo-tf[mlperf]'.
 """
 

@@ -8,7 +8,7 @@ A model that is trained to answer texts answers each line. Any other model conti
 conversation; it reads as many of the last turns as fit. Control characters are escaped. Ctrl-C
 stops an answer. The same lines and flags give the same answers. Commands:
 
-    /why          how the last answer came about: settings, candidates, tools
+    /why          explain the last answer: settings, candidates, tools
     /tools off    answer without tools; /tools on
     /save FILE    write the turns into a new file, a conversation in one line of JSON
     /reset        forget all turns

@@ -1,17 +1,18 @@
 """Lists, inspects or verifies the checkpoints of a run.
 
     lingo checkpoint list --run=runs/tiny
-    lingo checkpoint inspect --run=runs/tiny                    the latest that is sound
+    lingo checkpoint inspect --run=runs/tiny                    the latest that is not damaged
     lingo checkpoint inspect --run=runs/tiny --step=200 --format=json
-    lingo checkpoint inspect --run=runs/tiny --step=best        by evaluate.metric
-    lingo checkpoint verify --run=runs/tiny                     reads every byte of all of them
+    lingo checkpoint inspect --run=runs/tiny --step=best        the best by evaluate.metric
+    lingo checkpoint verify --run=runs/tiny                     reads every byte of each checkpoint
     lingo checkpoint verify --run=runs/tiny --step=latest
 
-`list` looks at manifests and sizes, and marks why a checkpoint is kept: `latest`, `every`
-(multiples of checkpoint.keep_every_steps), `best` (as many as checkpoint.keep_best) and `rewind`
-(the run would go back to it). `inspect` prints digest, type and shape of every tensor: equal
-digests mean equal numbers, however they were stacked or split; in JSON, `weights` is path ->
-digest. `verify` ends with 3 if a checkpoint is damaged. Nothing in the run is changed.
+`list` reads only manifests and sizes of files. Its marks say why a checkpoint is kept: `latest`,
+`every` (a multiple of checkpoint.keep_every_steps), `best` (one of the checkpoint.keep_best best)
+or `rewind` (the run would go back to it). `inspect` prints the digest, type and shape of every
+tensor. Equal digests mean equal numbers, even if layers were stacked or tensors were split
+differently. In JSON, `weights` is path -> digest. The exit code of `verify` is 3 if a checkpoint is
+damaged. No action changes anything in the run.
 """
 
 from __future__ import annotations

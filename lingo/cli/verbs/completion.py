@@ -4,7 +4,7 @@
     lingo completion > ~/.lingo_completion         in every shell, with `. ~/.lingo_completion` in
                                                    ~/.bashrc or ~/.zshrc
 
-Names of experiments are looked up by `lingo list --names` when they are needed.
+When names of experiments are needed, the shell calls `lingo list --names`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     lingo describe FeedForward
     lingo describe FeedForward.activation
-    lingo describe Schedule                  all schedules, too
+    lingo describe Schedule                  also lists all schedules
     lingo describe lm.source.tiny
 
 NAME is a class that --set can name, with a capital letter, or an experiment.

@@ -12,8 +12,8 @@ It prints a line for each input, and adds it to `eval_<input>/` in the run's dir
 because the results belong to another configuration than the run's. A run that is still training is
 not disturbed.
 
-With --watch it evaluates every checkpoint that it has not evaluated before, and waits for more
-until the run is done or has failed. The metric evaluate.metric selects the best checkpoint.
+With --watch it evaluates every checkpoint that was not evaluated before, and waits for more until
+the run is done or has failed. --step=best is the best checkpoint by evaluate.metric.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@
     lingo export --run=runs/gpt2 --format=huggingface --output=tuned --weights=ema
     lingo export --run=runs/mine --format=huggingface --output=mine --config=llama
 
-A program (savedmodel, stablehlo, tflite) is loaded in a process without lingo and computes 64
-examples of the first evaluation input; if its results are not the run's, there is an error and no
-folder. export.json describes the program, says how much its results differed, and has the digests
-of all files, which --verify compares.
+An exported program (savedmodel, stablehlo, tflite) is checked: a process without lingo loads it and
+computes 64 examples of the first evaluation input. If the results are not the model's, this is an
+error, and no folder is written. export.json describes the program, says how much its results
+differed, and has the digests of all files, which --verify compares.
 
 --format=huggingface writes config.json, model.safetensors and, if the run has one, tokenizer.json,
 like models of Hugging Face's hub. The config.json comes from the folder from which the run was

@@ -1,12 +1,12 @@
-"""Compares what every experiment sets, and its weights, with its golden file, for review.
+"""Compares the fields and weights of every experiment with its golden file, for code review.
 
     lingo golden
     lingo golden --write
 
-A change of the framework that alters no experiment leaves all golden files as they are; any other
-change shows in them what it alters. A golden has only the fields that the experiment sets or
-inherits; the classes' defaults stand once, in defaults.txt. So a new field of a shared class
-changes one file. The files are in tests/goldens of the checkout.
+If a change of the framework alters no experiment, all golden files stay as they are. If it alters
+experiments, the differences of the golden files show how. A golden file has only the fields that
+the experiment sets or inherits. The classes' defaults are in one file, defaults.txt, so a new field
+of a shared class changes one file. The files are in tests/goldens of the checkout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lists the experiments: what trains here first, with minutes, then all others by field.
+"""Lists the experiments: first those that train on a laptop, then all others by field.
 
     lingo list
     lingo list source           those with "source" in name or summary, with their arguments

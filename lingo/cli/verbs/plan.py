@@ -7,10 +7,10 @@
     lingo plan --calibrate=here.json --devices=2                       a file for --hardware
     lingo plan --allreduce=row_pairs --mesh=16x32 --holes=2x2@4,6
 
-With --devices it tries ways to run the experiment on this number of devices: every mesh, with the
-settings that save memory. It prints the fastest ways that fit, why others lose, and the flags of
-the fastest. Without, it predicts the experiment's own runtime. No device is needed. Only --verify
-compiles: the first two ways, to compare, for the processor or, with --compiler=tpu, for TPUs.
+With --devices it tries all meshes of this number of devices, with settings that save memory. It
+prints the fastest ways that fit, why other ways are slower or do not fit, and the flags of the
+fastest way. Without --devices, it predicts the experiment's own runtime. No device is needed. Only
+--verify compiles programs, of the first two ways, and compares them with the prediction.
 
 With the input's rate on one core (--input_rate, --measure_input) it predicts the hosts and cores
 that the input needs, and the time of a step that waits for it. It returns 1 if nothing fits.

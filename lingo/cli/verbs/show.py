@@ -1,4 +1,4 @@
-"""Shows an experiment: parameters, weights, learning rates, its pipeline, the program of a step.
+"""Shows an experiment's parameters, weights, learning rates, pipeline or compiled program.
 
     lingo show --exp=lm.source.tiny
     lingo show --exp=lm.source.tiny --set=optimizer.learning_rate=1e-3 --set='Stack=Repeat'
@@ -14,19 +14,20 @@
     lingo show --exp=lm.source.tiny --set='runtime=Mesh(data=8)' --program --compiler=tpu
     lingo show --run=runs/tiny --format=json
 
-A parameter that nobody set is marked with where its value comes from. --changed shows only what
-arguments and overrides have changed: `path: before -> after`. The table of weights has
-those whose path --only matches somewhere, the largest first with --sort=size, or with --depth their
-sums by module; weights that the optimizer never changes are marked. With --run, the last lines
-are the user's own files that the run has used, and whether they are still the same. --graph draws
-the values that were set as a tree of classes: FILE.dot for Graphviz, FILE.svg by Graphviz's
-program. --pipeline shows how layers are split into stages, and when each stage works; with
+If a parameter was not set, its line says where the value comes from. With --run, the last lines say
+whether the user's own files that the run has used have changed.
+
+--changed shows only what arguments and overrides have changed: `path: before -> after`.
+--weights shows a table of weights, and marks weights that the optimizer never changes. --only keeps
+weights whose path has a match of the pattern, --sort=size puts the largest first, and --depth shows
+sums by module.
+--graph draws the values that were set as a tree of classes, for Graphviz.
+--pipeline shows how layers are split into stages, and when each stage works. With
 --pipeline=simulation the table also has seconds, simulated from measurements of single layers.
---program compiles a step for a mesh, without a weight in memory, and shows what its devices
-exchange and hold; the processor is split into as many devices as the mesh has. With --compiler=tpu
-the program is for TPUs; the package libtpu compiles it without a TPU. With --format=json it prints
-a run's config.json, or one object: the weights, the plot's steps and rates, the pipelines, the
-program.
+--program compiles a step for a mesh, without memory for weights, and shows what its devices
+exchange and hold. The processor is split into as many devices as the mesh has. With --compiler=tpu,
+the package libtpu compiles the program for TPUs, without a TPU.
+--format=json prints config.json, or what the other flags show as one object.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@
 Ctrl+C, SIGTERM and SIGHUP save and stop; Ctrl+C once more stops at once. With --hang_timeout a
 second process watches the run: give several times the longest time of a loop of steps, an
 evaluation batch or a wait for input. Saving may take 20 times as long, and compiling does not
-count. A directory takes one configuration: operational parameters (max_steps, checkpoint, summary,
-evaluate, ...) may change, others need --allow_change.
+count. When a run resumes, operational parameters (max_steps, checkpoint, evaluate, ...) may
+change; to change any other parameter, add --allow_change.
 """
 
 from __future__ import annotations

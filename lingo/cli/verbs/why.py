@@ -1,4 +1,4 @@
-"""Shows where a value comes from: default, parent, file and line, --set; the last is in force.
+"""Shows where a value comes from: default, parent, file and line, or --set; the last one counts.
 
     lingo why optimizer.learning_rate --exp=lm.source.tiny
     lingo why FeedForward.dropout_rate --exp=lm.source.tiny --set=FeedForward.dropout_rate=0.1
