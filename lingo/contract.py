@@ -159,7 +159,7 @@ class ObservedRun:
 
 
 class StepReport(NamedTuple):
-    """The report of a training step."""
+    """The scalars and vectors that are reported for a training step."""
 
     step: int  # number of steps done
     scalars: Mapping[str, float]  # TensorBoard tag, such as "loss/total" -> value; may be NaN
@@ -196,7 +196,7 @@ class RunEvents:
         """The checkpoint of a step has been written."""
 
     def on_evaluation_start(self, run: ObservedRun, step: int) -> None:
-        """An evaluation on all inputs begins."""
+        """An evaluation on all evaluation inputs begins."""
 
     def on_evaluation_end(self, run: ObservedRun, report: EvaluationReport) -> None:
         """An evaluation has ended.

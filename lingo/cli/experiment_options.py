@@ -41,7 +41,7 @@ class RunOptions(OverrideOptions):
     run: str | None = option(RUN)
 
     def require_run(self) -> str:
-        """Returns the directory of the run; raises UsageError if none is given."""
+        """Returns `--run`, the directory of the run; raises UsageError if it is not given."""
         if self.run is None:
             raise UsageError("no run given: --run=DIR")
         return self.run
@@ -153,7 +153,10 @@ def print_later_errors(checkpoint: Checkpoint) -> None:
 
 
 def _report_dropped(resolved: ResolvedExperiment) -> ResolvedExperiment:
-    """Prints a note on the values that an override dropped, and returns the experiment."""
+    """Prints a note on values that were lost when overrides swapped classes.
+
+    Returns the experiment.
+    """
     for result in resolved.override_results:
         if result.dropped_values:
             print_note(f"--set={result.text} drops {'; '.join(result.dropped_values)}")

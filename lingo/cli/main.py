@@ -172,7 +172,7 @@ def _has_flag(arguments: list[str], flags: set[str]) -> bool:
 
 
 def import_verb(name: str) -> Verb:
-    """Returns the module of a verb."""
+    """Imports and returns the module of a verb."""
     verb: Any = importlib.import_module(f"{_PLACE}.{name}")
     return verb
 

@@ -45,7 +45,7 @@ def first_line(file: Path, cls: str) -> str:
 
 
 def declaration(field: Field) -> FieldDoc:
-    """Returns the documentation of one field."""
+    """Returns the documentation of a field, from the source of the class that declares it."""
     return _field(field, _statements(field.owner))
 
 

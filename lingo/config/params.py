@@ -195,7 +195,7 @@ class Params(Config):
             self.__arguments__[name] = deep_copy(field.default)
 
     def __iter__(self) -> Iterator[str]:
-        """Yields the names of the fields."""
+        """Yields the names of all fields, set or not."""
         yield from fields(self.cls)
 
     def __getitem__(self, path: str) -> Any:

@@ -69,7 +69,7 @@ class ResolvedExperiment(NamedTuple):
 
     params: Params
     origin: Origin
-    override_results: list[OverrideResult]  # one per override of the Params
+    override_results: list[OverrideResult]  # a result per override of the Params
 
 
 def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) -> ResolvedExperiment:

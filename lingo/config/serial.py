@@ -179,9 +179,9 @@ def _check_header(saved: Json) -> None:
 
 
 def _check_shape(value: Json, shape: dict[str, type], what: str) -> dict[str, Json]:
-    """Returns a value as a JSON object; raises ParamError unless its members are those of `shape`.
+    """Returns a value as a JSON object; raises ParamError unless it has exactly certain members.
 
-    `shape` is name -> type, and `what` names the object in messages.
+    `shape` is name -> type of the members, and `what` names the object in messages.
     """
     if not isinstance(value, dict) or value.keys() != shape.keys():
         raise ParamError(f"{what} must consist of {', '.join(shape)}")

@@ -116,7 +116,7 @@ class _Writer:
             self._built[record.path].append(record)
 
     def write(self, root: Params) -> list[Line]:
-        """Returns the lines of a whole tree."""
+        """Returns the lines of a tree of Params, with the class of the root."""
         self._node("", root, untouched=False, operational=False)
         place = next((i for i, line in enumerate(self.lines) if line.path > ROOT), len(self.lines))
         self.lines.insert(place, Line(ROOT, label(root.cls)))

@@ -68,7 +68,7 @@ def _changed_files(file: Path, module: str) -> list[str]:
 
 
 def _folder() -> Path:
-    """Returns the directory of the entries; raises OSError if the user has no home."""
+    """Returns the directory with all entries; raises OSError if the user has no home."""
     home = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(home):  # a relative path counts as not set, by the XDG standard
         home = os.path.expanduser(os.path.join("~", ".config"))
@@ -86,7 +86,7 @@ def _line(file: SourceFile) -> bytes:
 
 
 def _read(file: Path) -> bytes | None:
-    """Returns the entry of a file, or None if it cannot be read."""
+    """Returns the content of a file's entry, or None if the entry cannot be read."""
     try:
         return regular_file.read(_place(str(file)), max_bytes=_MAX_BYTES)
     except OSError:

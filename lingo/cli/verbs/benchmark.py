@@ -45,7 +45,7 @@ _MESSAGE_CHARACTERS = 200
 
 @option_class
 class Options(ExperimentOptions, FormatOptions):
-    """The options of the verb."""
+    """The options of `lingo benchmark`."""
 
     logdir: str | None = option("Directory of the runs, one for each seed.")
     runs: int | None = option("How many runs; else as the rules say.", minimum=1)

@@ -51,7 +51,7 @@ _WIDTH = 100
 
 @option_class
 class Options(ChatOptions, LoadOptions, RunOptions, DeviceOptions):
-    """The options of the verb."""
+    """The options of `lingo chat`."""
 
 
 def run(options: Options) -> int:

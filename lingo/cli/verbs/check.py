@@ -51,7 +51,7 @@ class ExperimentsFailed(LingoError):
 
 @option_class
 class Options(CheckOptions, RootOptions):
-    """The options of the verb."""
+    """The options of `lingo check`."""
 
     set: Sequence[str] = option("An override, as `lingo show` takes it.", default=())
 

@@ -46,7 +46,7 @@ _WEIGHTS = "weights/"
 
 @option_class
 class Options(FormatOptions, TrustOptions, RootOptions):
-    """The options of the verb."""
+    """The options of `lingo checkpoint`."""
 
     action: str = word("list|inspect|verify")
     run: str | None = option("Directory of the run.")

@@ -65,7 +65,7 @@ complete -o default -F _lingo lingo
 
 @option_class
 class Options(VerbOptions):
-    """The options of the verb."""
+    """The options of `lingo completion`."""
 
 
 def run(options: Options) -> int:

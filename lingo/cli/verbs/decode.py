@@ -40,7 +40,7 @@ STDIN = "-"
 
 @option_class
 class Options(DecodeOptions, LoadOptions, RunOptions, DeviceOptions, FormatOptions):
-    """The options of the verb."""
+    """The options of `lingo decode`."""
 
     prompt: Sequence[str] = option(
         "A text to continue; - reads one from standard input.", default=()

@@ -27,7 +27,7 @@ from lingo.config.roots.roots import Roots
 
 @option_class
 class Options(RootOptions):
-    """The options of the verb."""
+    """The options of `lingo describe`."""
 
     name: str = word("NAME")
 

@@ -50,7 +50,7 @@ from lingo.trainer.evaluation.watch import (
 
 @option_class
 class Options(StepOptions, RunOptions, DeviceOptions):
-    """The options of the verb."""
+    """The options of `lingo eval`."""
 
     watch: bool = option("Evaluate checkpoints as they come, until the run is over.", default=False)
     newest: bool = option(

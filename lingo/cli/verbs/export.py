@@ -42,7 +42,7 @@ from lingo.trainer.trained import Trained
 
 @option_class
 class Options(ExportOptions, StepOptions, WeightOptions, DeviceOptions):
-    """The options of the verb."""
+    """The options of `lingo export`."""
 
     output: str | None = option("The folder to write; it must not exist.")
     signature: str | None = option(

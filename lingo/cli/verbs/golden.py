@@ -43,7 +43,7 @@ class Golden(NamedTuple):
 
 @option_class
 class Options(VerbOptions):
-    """The options of the verb."""
+    """The options of `lingo golden`."""
 
     write: bool = option("Write the files instead of comparing them.", default=False)
 

@@ -30,7 +30,7 @@ from lingo.trainer.run import create
 
 @option_class
 class Options(RootOptions):
-    """The options of the verb."""
+    """The options of `lingo import`."""
 
     folder: str | None = option(
         "Folder of the model: config.json and model.safetensors.", flag="from"

@@ -33,7 +33,7 @@ VERBS = {"train": train, "eval": eval, "predict": predict, "decode": decode}
 
 @option_class
 class Options(VerbOptions):
-    """The options of the verb."""
+    """The options of `lingo launch`."""
 
     command: Sequence[str] = word("-- VERB [--flags]")
     workers: int | None = option("How many processes.", minimum=1, maximum=MOST)

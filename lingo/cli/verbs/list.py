@@ -27,7 +27,7 @@ MAX_NAME_COLUMNS = 48  # a longer name has its summary on the next line
 
 @option_class
 class Options(RootOptions):
-    """The options of the verb."""
+    """The options of `lingo list`."""
 
     word: str = word("[word]")
     names: bool = option("Print the names alone.", default=False)

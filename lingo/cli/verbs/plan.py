@@ -90,7 +90,7 @@ class _Request:
 
 @option_class
 class _AllreduceOptions(FormatOptions):
-    """The options of plans for an all-reduce, some of which other plans have, too."""
+    """The options of `lingo plan --allreduce`; `Options` adds those for experiments."""
 
     allreduce: str | None = option(f"Plan an all-reduce: {', '.join((*PLANNERS, _ALL))}.")
     mesh: str | None = option("With --allreduce: the sizes of the mesh's axes, as 16x32.")
@@ -111,7 +111,7 @@ class _AllreduceOptions(FormatOptions):
 
 @option_class
 class Options(_AllreduceOptions, CompilerOptions, ExperimentOptions):
-    """The options of the verb."""
+    """The options of `lingo plan`."""
 
     devices: int | None = option(
         "How many devices there are; else the devices of the experiment's own runtime.",

@@ -39,7 +39,7 @@ _FILE = " or ".join(f"FILE{suffix}" for suffix in SUFFIXES)
 
 @option_class
 class Options(PredictOptions, StepOptions, RunOptions, DeviceOptions):
-    """The options of the verb."""
+    """The options of `lingo predict`."""
 
     input: str | None = option(f"An evaluation input of the run, or {_FILE}.")
     output: str | None = option(f"The new file of the predictions: {_FILE}.")

@@ -31,7 +31,7 @@ _PLAIN = re.compile(r"[\w./~*-]+")
 
 @option_class
 class Options(VerbOptions):
-    """The options of the verb."""
+    """The options of `lingo records`."""
 
     images: str | None = option("The folder that has a folder of images for each class.")
     output: str | None = option("The folder to write; it must not exist.")

@@ -49,7 +49,7 @@ _MAX_KEY_BYTES = 4096
 
 @option_class
 class Options(StepOptions, WeightOptions, DeviceOptions):
-    """The options of the verb."""
+    """The options of `lingo serve`."""
 
     export: str | None = option("A folder of lingo export, instead of a run.")
     name: str | None = option("The model's name in paths; else the folder's.")

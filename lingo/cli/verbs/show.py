@@ -73,7 +73,7 @@ POINTS = 1000  # number of intervals into which a plot divides the steps
 
 @option_class
 class Options(ExperimentOptions, CompilerOptions, DeviceOptions, FormatOptions):
-    """The options of the verb."""
+    """The options of `lingo show`."""
 
     changed: bool = option("Show what differs from the experiment's defaults.", default=False)
     weights: bool = option("Show the weights instead of the parameters.", default=False)

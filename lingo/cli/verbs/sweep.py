@@ -49,7 +49,7 @@ _SHARED = ("exp", "run", "trust", "params_dir", "set")  # options that all trial
 
 @option_class
 class Options(SweepOptions, ExperimentOptions):
-    """The options of the verb."""
+    """The options of `lingo sweep`."""
 
     logdir: str | None = option("Directory of the sweep; it holds a run for each trial.")
     sweep: Sequence[str] = option(

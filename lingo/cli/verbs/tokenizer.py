@@ -40,7 +40,7 @@ _PLAIN = re.compile(r"[\w./~-]+")
 
 @option_class
 class Options(ExperimentOptions):
-    """The options of the verb."""
+    """The options of `lingo tokenizer`."""
 
     source: str | None = option("Class(field=value, ...) of a source, instead of --exp.")
     vocab_size: int | None = option("Number of token ids.", minimum=sentence_piece.NUM_RESERVED + 1)

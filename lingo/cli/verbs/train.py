@@ -52,7 +52,7 @@ _OPERATIONAL = ("audit", "overfit", "devices", "hang_timeout")
 
 @option_class
 class Options(TrainOptions, ExperimentOptions, DeviceOptions):
-    """The options of the verb."""
+    """The options of `lingo train`."""
 
     logdir: str | None = option("Directory of the run; else the directory that --run names.")
     dry_run: bool = option("Build, trace and check; train and write nothing.", default=False)

@@ -15,7 +15,7 @@ from lingo.config.why import why
 
 @option_class
 class Options(ExperimentOptions):
-    """The options of the verb."""
+    """The options of `lingo why`."""
 
     path: str = word("PATH")
 

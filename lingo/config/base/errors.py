@@ -61,7 +61,7 @@ class Unreadable(ParamError):
 
 
 class UnknownClass(ParamError):
-    """No class has that name."""
+    """A class that a text or a configuration names cannot be found, or is in no trusted place."""
 
 
 def note_place(error: BaseException, path: str) -> None:
@@ -71,7 +71,7 @@ def note_place(error: BaseException, path: str) -> None:
 
 
 def place_of(error: BaseException) -> str:
-    """Returns the path that `note_place` noted, or ""."""
+    """Returns the path of the object that raised an error, from `note_place`, or ""."""
     return _read_note(error, _RAISED_IN)
 
 
@@ -82,7 +82,7 @@ def note_line(error: BaseException, line: str) -> None:
 
 
 def line_of(error: BaseException) -> str:
-    """Returns the line that `note_line` noted, or ""."""
+    """Returns the `file:line` that set the values an error is about, from `note_line`, or ""."""
     return _read_note(error, _SET_IN)
 
 

@@ -90,7 +90,7 @@ def is_configurable(hint: Any) -> bool:
 
 
 def is_params(value: Any) -> TypeIs[Node]:
-    """Returns whether the value is a parameter object."""
+    """Returns whether a value is Params."""
     return hasattr(value.__class__, "__params__")  # isinstance is slow on Fiddle's classes
 
 

@@ -48,8 +48,8 @@ def user_line(error: BaseException, *, own: Path | None = None) -> str:
 def error_prefix(error: BaseException) -> str:
     """Returns the text to print before an error's message: `file:line: path: `, or "".
 
-    The line is where the error comes from in the user's file, and the path is that of the object
-    that raised it. Each is left out if it is unknown, or if the message already has it.
+    The line is where the error comes from in the user's file, and the path leads to the object
+    that raised the error. Each is left out if it is unknown, or if the message already has it.
     """
     text, place, line = _text(error), place_of(error), user_line(error) or line_of(error)
     parts = [line] if line and not names_line(text) else []
@@ -58,7 +58,7 @@ def error_prefix(error: BaseException) -> str:
 
 
 def names_line(text: str) -> bool:
-    """Returns whether a message names a line of a file of Python."""
+    """Returns whether a message names a line of a Python file, such as `mine.py:3`."""
     return _LINE.search(text) is not None
 
 
