@@ -10,9 +10,9 @@
     model.generate("def ")
 
 Layers, inputs, optimizers, runtimes and metrics are in `lingo.layers`, `lingo.data`, `lingo.optim`,
-`lingo.runtimes` and `lingo.metrics`. `import lingo` imports none of them; TensorFlow is imported
-only when something is computed.
-`tasks` and `params` are importable after `import lingo`.
+`lingo.runtimes` and `lingo.metrics`. `import lingo` imports none of these modules, and TensorFlow
+is imported only when something is computed. After `import lingo`, lingo's packages `tasks` and
+`params` are importable.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ _LAZY = {
     "RunObserver": "lingo.contract",
     "experiment": "lingo.config.registry",
 }
-"""Public name -> its module, imported on first use because it imports many others."""
+"""Public name -> the module that defines it.
+
+The module is imported on first use, since it imports many other modules.
+"""
 
 
 def __getattr__(name: str) -> Any:
@@ -91,15 +94,16 @@ def __dir__() -> Sequence[str]:
 
 
 def list(word: str = "") -> Sequence[Entry]:
-    """Lists the experiments that have a word in their name or summary, sorted by name.
+    """Lists the experiments with a word in their name or summary, sorted by name; "" lists all.
 
-    Each has a `name`, `signature`, `summary`, `doc`, `file` and `line`.
+    Each item describes an experiment by its `name`, `signature`, `summary`, `doc`, `file` and
+    `line`.
 
     Raises:
-        ParamError: if no experiment has the word in it.
+        ParamError: if no experiment has the word in its name or summary.
 
     Warns:
-        UserWarning: for each file of experiments that is not readable.
+        UserWarning: for each file of experiments that cannot be read.
     """
     import warnings
 
@@ -116,9 +120,9 @@ def get(name: str, *overrides: str) -> Params:
     """Returns the parameters of an experiment.
 
     Args:
-        name: `lm.source.tiny`, an ending of such a name, `name(argument=value)` or
-            `file.py:function`.
-        *overrides: as `--set` takes them, applied in order.
+        name: name of the experiment, such as `lm.source.tiny`, or a unique ending of the name;
+            `name(argument=value)` or `file.py:function` are possible, too.
+        *overrides: changes such as `max_steps=100`, as `--set` takes them, applied in order.
 
     Raises:
         ParamError: for any mistake in the name or an override.
@@ -131,9 +135,10 @@ def get(name: str, *overrides: str) -> Params:
 
 
 def show(params: Params) -> str:
-    """Returns the resolved text: one line per parameter, with the value that building will set.
+    """Returns the resolved text: one line per parameter, with the value that it has when built.
 
-    A parameter that is not set is marked with its value's origin: a default, or a parent.
+    If a parameter was not set, its line also says where the value comes from: a default, or a
+    parent.
 
     Raises:
         ParamError: if the parameters cannot be built.
@@ -145,13 +150,13 @@ def show(params: Params) -> str:
 
 
 def diff(old: Params, new: Params) -> Sequence[Change]:
-    """Returns a change for each parameter that differs, sorted by `path`.
+    """Returns a change for each parameter that differs between two experiments, sorted by `path`.
 
-    A change has the texts `old_value` and `new_value`, None on a side without the parameter. It
-    prints as `path: old -> new`.
+    A change has the values as texts, `old_value` and `new_value`; None means that this experiment
+    lacks the parameter. It prints as `path: old -> new`.
 
     Raises:
-        ParamError: if one of the two cannot be built.
+        ParamError: if one of the experiments cannot be built.
     """
     from lingo.config import text
 
@@ -161,11 +166,11 @@ def diff(old: Params, new: Params) -> Sequence[Change]:
 
 
 def why(params: Params, path: str) -> Sequence[Chain]:
-    """Traces where values come from: default, parent, file and line, override.
+    """Traces where a parameter's value comes from: default, parent, line of a file, or override.
 
-    The path is `optimizer.learning_rate`, or `FeedForward.dropout_rate` for every FeedForward. The
-    result has an item per field: its `path` and `steps`. A step is a `value` and its `origin`; the
-    last step is in force.
+    The path leads to one field, such as `optimizer.learning_rate`, or to a field of all Params of a
+    class, such as `FeedForward.dropout_rate`. The result has an item per field with its `path` and
+    `steps`. Each step has a `value` and its `origin`, and the last step has the value in use.
 
     Raises:
         ParamError: if there is no such field.
@@ -180,17 +185,19 @@ def why(params: Params, path: str) -> Sequence[Chain]:
 def check(
     *overrides: str, names: Sequence[str] = (), trace: bool = False, contract: bool = False
 ) -> Sequence[CheckResult]:
-    """Builds experiments with the same overrides, shapes only, to try a change on all of them.
+    """Builds experiments with the same overrides, to try a change on all of them.
+
+    Building needs no memory for weights, since only their shapes are computed.
 
     Args:
-        *overrides: as `--set` takes them.
+        *overrides: changes such as `max_steps=100`, as `--set` takes them.
 
     Returns:
-        A result per experiment: `name`, `num_weights`, `error` (None if it passed) and the `claims`
-        of `contract`, each with a `text`, `subject`, `outcome` and `detail`.
+        A result per experiment: `name`, `num_weights`, `error` (None if it passed), and with
+        `contract` also `claims`, each with a `text`, `subject`, `outcome` and `detail`.
 
     Raises:
-        ParamError: if an override matches in no experiment, or `contract` has no `names`.
+        ParamError: if an override matches no experiment, or `contract` is set without `names`.
     """
     from lingo.config.params import ParamError
     from lingo.inspection.experiment_check import check_experiments, check_matches
@@ -209,19 +216,21 @@ def check(
 
 @_takes(_options.TrainCall)
 def train(call: _options.TrainCall) -> Outcome:
-    """Trains an experiment in a directory; the same call resumes a run that stopped.
+    """Trains an experiment, and writes the run into a directory.
+
+    The same call resumes a run that was stopped.
 
     Args:
-        params: parameters of an Experiment, from `lingo.get` or made in Python.
+        params: Params of an Experiment, from `lingo.get` or made in Python.
         logdir: directory of the run.
 
     Returns:
-        The outcome: steps done, the last report and evaluations. A run that was already done
-        returns its outcome, too.
+        The outcome: the number of steps done, and the last report and evaluations. If the run was
+        done before the call, its outcome is returned, too.
 
     Raises:
-        ParamError: if `params` are not an Experiment's, cannot be built, or use a class that is in
-            no file and in no cell of a notebook.
+        ParamError: if `params` are not an Experiment's, cannot be built, or use a class that is
+            neither in a file nor in a notebook's cell.
         LingoError: for the errors of training that `lingo.trainer.run.train` lists.
     """
     from pathlib import Path
@@ -253,16 +262,17 @@ def train(call: _options.TrainCall) -> Outcome:
 
 @_takes(_options.LoadCall)
 def load(call: _options.LoadCall) -> Trained:
-    """Returns the model of a run.
+    """Returns the trained model of a run, to evaluate it, predict or generate.
 
     Args:
         run_dir: directory of the run.
 
     Warns:
-        UserWarning: for each file with classes of the run that has changed since the run began.
+        UserWarning: for each of the user's files that the run uses and that has changed since.
 
     Raises:
-        ParamError: if the directory holds no run, or the run cannot be trusted or read.
+        ParamError: if the directory holds no run, or the run's configuration is not trusted or
+            not readable.
         NoUsableCheckpoint: if there is no checkpoint to read.
         CheckpointMismatch: if the checkpoint is another model's.
     """
@@ -304,13 +314,15 @@ def sweep(
     """Trains an experiment once for each combination of values; the same call resumes the sweep.
 
     Args:
-        name: name of the experiment, as `lingo.get` takes it: each trial's process looks it up.
-        logdir: directory of the sweep; it holds a run for each trial.
-        *values: the values to try, as `--sweep` takes them: `path=a,b,c`, `path=log(low..high)`.
-        overrides: overrides of all trials, as `--set` takes them.
+        name: name of the experiment, as `lingo.get` takes it. It is not Params, since each trial's
+            process looks it up.
+        logdir: directory of the sweep, in which each trial has a directory for its run.
+        *values: values to try, as `--sweep` takes them: `path=a,b,c` or `path=log(low..high)`.
+        overrides: overrides for all trials, as `--set` takes them.
 
     Returns:
-        `results`, the best trial first, and the `signal` that ended the sweep early, or None.
+        The outcome: `results`, with the best trial first, and `signal`, the signal that ended the
+        sweep early, or None.
 
     Raises:
         ParamError: for any mistake in the arguments, before anything is created.
@@ -344,7 +356,7 @@ def _check_type(function: str, wanted: str, value: object, types: type | tuple[t
 
 
 def _check_params(function: str, params: Any, cls: type | None = None) -> None:
-    """Raises ParamError unless a value is Params, of a subclass of `cls` if that is given."""
+    """Raises ParamError unless a value is Params, and of class `cls` if that is given."""
     from lingo.config.params import ParamError, Params
 
     wanted = "Params" if cls is None else f"the Params of an {cls.__name__}"

@@ -1,4 +1,4 @@
-"""The contract of an experiment: everything a run needs, in one tree of parameters."""
+"""Declares Experiment: one tree of parameters with everything that a run needs."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from lingo.runtimes.runtime import Runtime
 from lingo.storage.files import PATH_PART
 from lingo.storage.rows import State
 
-MAX_STEPS = 2**31 - 1  # the program counts in int32
+MAX_STEPS = 2**31 - 1  # the compiled program counts steps in int32
 
 
 class Checkpointing(Configurable):
     """When checkpoints are written, and how many are kept. A run always ends with a checkpoint."""
 
     every_steps: int = 500  # steps between checkpoints
-    keep: int = 3  # how many of the latest are kept
-    keep_every_steps: int | None = None  # multiples of it are saved, too, and never deleted
-    keep_best: int = 0  # how many of the best by evaluate.metric are kept, too
+    keep: int = 3  # number of latest checkpoints that are kept
+    keep_every_steps: int | None = None  # steps between checkpoints that are never deleted
+    keep_best: int = 0  # number of best checkpoints by evaluate.metric that are kept, too
     asynchronous: bool = True  # whether training continues while a checkpoint is written
 
     def check(self) -> None:
@@ -50,28 +50,33 @@ class Checkpointing(Configurable):
 
 
 class Summary(Configurable):
-    """When reports are written (step 1, regularly, the end), and what evaluations show."""
+    """When training reports are written, and what evaluations show in TensorBoard.
+
+    The first and the last step are always reported.
+    """
 
     every_steps: int = 10  # steps between reports
     histograms: bool = True  # write a histogram of each weight whenever an evaluation is due
-    num_examples: int = 16  # examples that `Task.summaries` shows of each input's first batch
+    num_examples: int = 16  # examples of each input's first batch that `Task.summaries` shows
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps", "num_examples")
 
 
 class Answers(Configurable):
-    """How held-out sources are answered, and how the answers are scored against the targets.
+    """How an evaluation decodes answers to sources, and scores them against the target texts.
 
-    Every evaluation uses the same pairs, drawn from the whole input; the input's `max_batches` has
-    no effect here. `lingo.metrics.text_scores` computes the scores. The answers' exact match
-    replaces the task's own, which is given the true tokens.
+    Every evaluation uses the same pairs of source and target. They are drawn from the whole
+    evaluation input, so the input's `max_batches` has no effect. `lingo.metrics.text_scores`
+    computes the scores. The metric "exact_match" of the answers replaces the task's metric of this
+    name, for which the task predicts each token from the true tokens before it.
     """
 
-    decoding: Decoding = Sampling.params(temperature=0.0)  # or a Beam; its first text is scored
-    max_examples: int | None = 200  # examples per input; None: all
-    measures: list[Measure] = ["bleu", "chrf", "exact_match"]  # the scores; they name the results
-    num_shown: int = 3  # answers shown per input, with source and target
+    # How answers are decoded: Sampling, or Beam, whose best text is scored.
+    decoding: Decoding = Sampling.params(temperature=0.0)
+    max_examples: int | None = 200  # pairs per evaluation input; None: all
+    measures: list[Measure] = ["bleu", "chrf", "exact_match"]  # names of scores and their metrics
+    num_shown: int = 3  # answers per input that are shown, with their sources and targets
 
     def check(self) -> None:
         ranges.check_positive(self.p, "max_examples")
@@ -86,20 +91,21 @@ class Answers(Configurable):
 class Evaluation(Configurable):
     """When the model is evaluated, and what follows from the results.
 
-    A run ends with an evaluation. With a `metric` every evaluation has a checkpoint, so that the
-    best can be kept and found: `lingo eval --step=best`, `lingo.load(run, step="best")`.
+    A run always ends with an evaluation. With a `metric`, a checkpoint is saved at every
+    evaluation, so that the best one can be kept and used: `lingo eval --step=best`,
+    `lingo.load(run, step="best")`.
     """
 
     every_steps: int = 500  # steps between evaluations
-    weights: Literal["trained", "ema"] = "trained"  # ema: the average that the optimizer keeps
-    metric: str | None = None  # selects the best evaluation: "input/metric", e.g. "heldout/loss"
+    weights: Literal["trained", "ema"] = "trained"  # ema: the optimizer's moving average of weights
+    metric: str | None = None  # "input/metric", such as "heldout/loss", that decides what is best
     goal: Literal["min", "max"] = "min"  # whether a smaller or a larger metric is better
-    patience: int | None = None  # evaluations without a new best after which the run ends
-    reach: float | None = None  # the run ends when the metric is at least as good as this
-    prompts: list[str] = []  # texts that the model continues, shown with the results
-    sampling: Decoding = Sampling.params(max_tokens=100)  # how it continues `prompts`
-    answers: Answers | None = None  # decodes and scores answers for inputs with pairs of texts
-    averages: dict[str, list[str]] = {}  # name -> inputs whose mean metrics are reported under it
+    patience: int | None = None  # number of evaluations without a new best that end the run
+    reach: float | None = None  # the run ends when the metric is at least as good as this value
+    prompts: list[str] = []  # texts to continue; the continuations are shown with the results
+    sampling: Decoding = Sampling.params(max_tokens=100)  # how `prompts` are continued
+    answers: Answers | None = None  # how answers are decoded and scored; None: no answers
+    averages: dict[str, list[str]] = {}  # name of an average -> inputs whose metrics are averaged
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps")
@@ -115,21 +121,21 @@ class Evaluation(Configurable):
 
 
 class Guard(Configurable):
-    """What happens when a loss or gradient is not finite, or a loss is far above earlier ones.
+    """What happens if a loss or gradient is not finite, or if the loss is far above its mean.
 
-    The step itself (`learner/step.py`) skips every update that is not finite. After too many in a
-    row, `skip` stops the run and `rewind` rewinds it; `stop` stops it at the first. A rewind goes
-    back to the latest checkpoint before the anomaly, and continues with the data after the anomaly
-    (Chowdhery et al. 2022, sec. 5.1).
+    A training step (`learner/step.py`) skips every update that is not finite. After too many
+    skipped updates in a row, "skip" stops the run and "rewind" rewinds it. "stop" stops it at the
+    first one. A rewind goes back to the latest checkpoint before the anomaly, and continues with
+    the data after the anomaly (Chowdhery et al. 2022, sec. 5.1).
     """
 
-    on_non_finite: Literal["skip", "rewind", "stop"] = "skip"  # action at a non-finite step
+    on_non_finite: Literal["skip", "rewind", "stop"] = "skip"  # action if updates are not finite
     max_skipped_steps: int = 10  # consecutive skipped updates after which the action is taken
-    on_spike: Literal["report", "rewind", "stop"] = "report"  # the action at a spike of the loss
+    on_spike: Literal["report", "rewind", "stop"] = "report"  # action at spikes of the loss
     max_spiked_steps: int = 1  # consecutive spikes after which the action is taken
-    spike_deviations: float = 6.0  # a spike's loss is this many standard deviations above the mean
-    spike_steps: int = 100  # steps that mean and deviation remember; the first are no spikes
-    max_rewinds: int = 10  # rewinds in all; the next one stops the run
+    spike_deviations: float = 6.0  # a spike is more standard deviations than this above the mean
+    spike_steps: int = 100  # averaging window of mean and deviation; no spikes in the first one
+    max_rewinds: int = 10  # number of rewinds in a run; the next one stops it
 
     def check(self) -> None:
         ranges.check_finite(self.p)
@@ -143,104 +149,107 @@ class Guard(Configurable):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObservedRun:
-    """The run that an observer follows."""
+    """The run that an observer follows: the first argument of every event."""
 
     experiment: Experiment
     directory: Path
     name: str  # the experiment's name, as given to `--exp`; "" if it was made in Python
     parameters: Mapping[str, bool | int | float | str]  # path -> value, as in config.txt
-    stop: Callable[[str], None]  # saves and ends the run before its next step; takes the reason
+    stop: Callable[[str], None]  # stop(reason) saves and ends the run before its next step
 
 
 class StepReport(NamedTuple):
-    """The report of a training step."""
+    """The scalars and vectors that are reported for a training step."""
 
-    step: int  # steps done
-    scalars: Mapping[str, float]  # by TensorBoard tag, such as "loss/total"; may be NaN
-    vectors: Mapping[str, np.ndarray] = MappingProxyType({})  # statistics of layers, float [E]
+    step: int  # number of steps done
+    scalars: Mapping[str, float]  # TensorBoard tag, such as "loss/total" -> value; may be NaN
+    vectors: Mapping[str, np.ndarray] = MappingProxyType({})  # tag -> statistics of a layer [E]
 
 
 class EvaluationReport(NamedTuple):
-    """The results of an evaluation on all inputs."""
+    """The results of an evaluation on all evaluation inputs."""
 
-    step: int  # steps done
+    step: int  # number of steps done
     results: Mapping[str, Mapping[str, float]]  # input -> {metric: value}; may be NaN
     is_last: bool  # whether the run ends after this evaluation
 
 
 class RunEvents:
-    """The events of a run, in order. Here every method does nothing."""
+    """The events of a run, in order. Subclasses override methods, which do nothing by default."""
 
     def on_begin(self, run: ObservedRun, step: int) -> None:
-        """The run begins or resumes after `step` steps; its data is not open yet."""
+        """The run begins or resumes after `step` steps. Its training data is not open yet."""
 
     def on_start(self, run: ObservedRun, step: int) -> None:
-        """The first step comes next: the data is open, and the program is compiled."""
+        """The data is open and the program is compiled. The run's first step comes next."""
 
     def on_steps_start(self, run: ObservedRun, step: int) -> None:
-        """A loop of steps begins (`steps_per_loop`), after `step` steps."""
+        """A loop of `steps_per_loop` steps begins, after `step` steps."""
 
     def on_report(self, run: ObservedRun, report: StepReport) -> None:
-        """A step is reported (`summary.every_steps`)."""
+        """A step is reported, as `summary.every_steps` says."""
 
     def on_steps_end(self, run: ObservedRun, step: int) -> None:
         """A loop of steps has ended."""
 
     def on_save(self, run: ObservedRun, step: int) -> None:
-        """The checkpoint of a step is on the disk."""
+        """The checkpoint of a step has been written."""
 
     def on_evaluation_start(self, run: ObservedRun, step: int) -> None:
-        """An evaluation on all inputs begins."""
+        """An evaluation on all evaluation inputs begins."""
 
     def on_evaluation_end(self, run: ObservedRun, report: EvaluationReport) -> None:
-        """An evaluation has ended. It is recorded after this call; a run killed here repeats it."""
+        """An evaluation has ended.
+
+        The results are recorded after this call, so a run that is killed here evaluates again.
+        """
 
     def on_rewind(self, run: ObservedRun, step: int) -> None:
-        """The run goes back to `step`; later steps no longer count."""
+        """The run goes back to the checkpoint of `step`, so later steps no longer count."""
 
     def on_end(self, run: ObservedRun, state: State) -> None:
-        """The run ends: "done", "done (early)", "stopped" or "failed", as in STATUS.
+        """The run ends with the state "done", "done (early)", "stopped" or "failed", as in STATUS.
 
-        A process that is killed does not call it.
+        If the process is killed, this event does not happen.
         """
 
     def on_skip(self, run: ObservedRun, step: int, state: State) -> None:
-        """The run had nothing left to do: this event comes in place of all others."""
+        """The run had nothing left to do. This is then its only event."""
 
 
 class RunObserver(RunEvents, Configurable, interface=True):
-    """Follows a run: an item of `observers`.
+    """Follows a run, as an item of `Experiment.observers`; the methods are called at events.
 
-    Only the process that writes the run's directory calls it, in one thread, and training waits for
-    it. A resumed run restarts from its last checkpoint, so events may come twice. After an
-    exception a warning names the observer, and the rest of the run leaves it out.
+    Only the process that writes the run's directory calls them, in one thread, and training waits
+    for them. A resumed run restarts from its last checkpoint, so events may come twice. If a method
+    raises an exception, a warning names the observer, and it is not called again in this run.
     """
 
-    is_required: bool = False  # whether an exception ends the run
+    is_required: bool = False  # whether an exception of the observer ends the run
 
     def check_experiment(self, experiment: Experiment) -> None:
-        """Raises ParamError if the observer does not suit the experiment (still being built)."""
+        """Raises ParamError if the observer does not suit the experiment, which is being built."""
 
 
 class Experiment(Configurable):
-    """A task, its data, an optimizer, and how to run them."""
+    """A task with its data and optimizer, and all settings of a run. `lingo.train` trains it."""
 
-    task: Task  # what is learned
-    train_input: Input  # the data it is trained on
-    eval_inputs: dict[str, Input] = {}  # name -> data it is evaluated on
-    optimizer: Optimizer  # how weights change
+    task: Task  # the model, its loss and its metrics
+    train_input: Input  # the training data
+    eval_inputs: dict[str, Input] = {}  # name -> evaluation data
+    optimizer: Optimizer  # how gradients change the weights
     seed: int = 0  # seed of initial weights, the order of the data and random numbers in the step
     accumulation_steps: int = 1  # parts of a batch, computed one after another to save memory
-    init_from: WarmStart | None = None  # where initial weights are read; None: random weights
+    init_from: WarmStart | None = None  # where initial weights are read from; None: they are random
     runtime: Operational[Runtime] = Local  # which devices compute, and how
-    max_steps: Operational[int] = 1000  # steps to train
-    steps_per_loop: Operational[int] = 1  # steps done by one call of the compiled program
+    max_steps: Operational[int] = 1000  # number of training steps
+    steps_per_loop: Operational[int] = 1  # number of steps per call of the compiled program
     checkpoint: Operational[Checkpointing] = Checkpointing
     summary: Operational[Summary] = Summary
     evaluate: Operational[Evaluation] = Evaluation
     chat: Operational[Responder] = ContinueText  # how the model answers a conversation
     guard: Operational[Guard] = Guard
-    observers: Operational[list[RunObserver]] = []  # called at the run's events, e.g. for a service
+    observers: Operational[list[RunObserver]] = []  # objects that are called at the run's events
 
     def check(self) -> None:
         ranges.check_positive(self.p, "max_steps", "steps_per_loop", "accumulation_steps")
@@ -286,18 +295,18 @@ class Experiment(Configurable):
 
     @property
     def evaluation_names(self) -> list[str]:
-        """The names under which an evaluation has metrics: its inputs, then `evaluate.averages`."""
+        """The names in an evaluation's results: `eval_inputs`, then `evaluate.averages`."""
         return [*self.p.eval_inputs, *self.p.evaluate.averages]
 
     @property
     def declares_late(self) -> bool:
-        """Whether shapes of weights or batches are known only to a process that has its devices."""
+        """Whether shapes of weights or batches are known only after a process has its devices."""
         return self.task.declares_late or any(input.declares_late for input in self._inputs())
 
     def check_weights(self) -> None:
         """Raises ParamError if optimizer, `init_from` or runtime do not suit the weights.
 
-        Building calls it, unless the experiment `declares_late`: then the run calls it.
+        `setup` calls this method. If the experiment `declares_late`, the run calls it instead.
         """
         self.optimizer.check_weights(list(self.learner.weights().values()))
         if self.init_from is not None:
@@ -305,10 +314,10 @@ class Experiment(Configurable):
         self.runtime.check_learner(self.learner)
 
     def warm_start(self) -> Transfer | None:
-        """Returns `WarmStart.transfer` of `init_from`; None if the first weights are random.
+        """Returns how `init_from` initializes the weights; None if all initial weights are random.
 
-        Raises what `WarmStart.transfer` raises, and CheckpointMismatch if the source has other
-        rotary positions.
+        Raises the errors of `WarmStart.transfer`, and CheckpointMismatch if the source model has
+        other rotary positions.
         """
         if self.init_from is None:
             return None
@@ -319,11 +328,12 @@ class Experiment(Configurable):
     def step_flops(self, specs: Specs | None = None) -> int:
         """Returns the model FLOPs of a training step: three times the forward pass.
 
-        The backward pass takes twice as many (Chowdhery et al. 2022, app. B). Recomputation to save
-        memory does not count, padding does. 0 if the task does not count FLOPs.
+        The backward pass takes twice as many FLOPs as the forward pass (Chowdhery et al. 2022, app.
+        B). Recomputation to save memory does not count, but padding does. The result is 0 if the
+        task does not count FLOPs.
 
         Args:
-            specs: name -> (shape, dtype) of the batch; None for the largest batch.
+            specs: name -> (shape, dtype) of a batch's arrays; None: those of the largest batch.
         """
         return 3 * self.task.batch_flops(specs or self.train_input.specs())
 
@@ -398,11 +408,11 @@ class Experiment(Configurable):
 
 
 class _LateSpecs(Mapping[str, ArraySpec]):
-    """The specs of an input that `declares_late`, which computes them only when they are needed."""
+    """The specs of an input that `declares_late`; the input computes them when they are needed."""
 
     def __init__(self, input: Input) -> None:
         self._input = input
-        self._known = Input.specs(input)  # the tensors that every input's batches have
+        self._known = Input.specs(input)  # specs of the tensors that batches of all inputs have
 
     def __getitem__(self, name: str) -> ArraySpec:
         return self._known[name] if name in self._known else self._all[name]
@@ -419,10 +429,10 @@ class _LateSpecs(Mapping[str, ArraySpec]):
 
 
 def build_experiment(resolved: ResolvedExperiment) -> Experiment:
-    """Builds a resolved experiment, without TensorFlow or memory for its weights.
+    """Builds an experiment from its resolved Params, without TensorFlow or memory for weights.
 
     Raises:
-        ParamError: if it cannot be built, or is not an Experiment.
+        ParamError: if the experiment cannot be built, or its Params are not an Experiment's.
     """
     if not issubclass(resolved.params.cls, Experiment):
         kind = resolved.params.cls.__name__

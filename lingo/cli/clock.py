@@ -1,4 +1,4 @@
-"""Runs long work of compiled code, with a clock on the terminal."""
+"""Runs slow work in compiled code, while the terminal shows the time that has passed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def run_with_clock(what: str, work: Callable[[], Result]) -> Result:
-    """Returns the result of some work; stderr shows `what` while it runs.
+    """Calls `work` and returns its result; while it runs, stderr shows `what` and a clock.
 
     The work runs in another thread, because compiled code in the main thread would delay signals.
     """

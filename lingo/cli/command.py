@@ -1,4 +1,4 @@
-"""The command line of a verb, a file in `verbs`: flags of its options, strict parsing, help."""
+"""Reads the command line of a verb, a module in `verbs`: defines flags, parses them, shows help."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from lingo.storage.files import refuse_address
 
 MAX_SUGGESTIONS = 3
 MAX_FLAG_CHARACTERS = 80
-MAX_FLAG_FILE_BYTES = 2**20  # of all flag files together, each as often as it is named
+MAX_FLAG_FILE_BYTES = 2**20  # of all flag files together; a file that is named twice counts twice
 
 _REFUSED = re.compile(r"--?undefok(=.*)?", re.DOTALL)
 _FLAG_FILE = re.compile(r"--?flagfile(=(.*))?", re.DOTALL)
-_DASHES = "-\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"  # word processors put these for hyphens
+_DASHES = "-\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"  # word processors replace hyphens by these
 _INNER = "--"
 _EXPERIMENT = re.compile(r"[A-Za-z][\w./-]*(:\w+)?(\(.*\))?")
-_PATHS = {  # other programs' flag -> path of the parameter
+_PATHS = {  # a flag of other programs -> the path of lingo's parameter
     "learning_rate": "optimizer.learning_rate",
     "weight_decay": "optimizer.weight_decay",
     "max_grad_norm": "optimizer.max_grad_norm",
@@ -45,14 +45,14 @@ _DEVICES = "One device is used; several are, for example, --set='runtime=Mesh(da
 _RESUME = "The same command goes on where the run in --logdir has stopped."
 _START = "To begin with other weights: --set='init_from=WarmStart(path=RUN)'."
 _ANEW = "No run is overwritten: name another --logdir, or remove the folder."
-_ADVICE = {  # flags of other programs for which `train` has no parameter of the same meaning
+_ADVICE = {  # a flag of other programs without a like parameter in lingo -> what to do instead
     **dict.fromkeys(("epochs", "max_epochs", "num_epochs", "num_train_epochs"), _EPOCHS),
     **dict.fromkeys(("gpus", "num_gpus", "n_gpus", "device", "distributed", "strategy"), _DEVICES),
     **dict.fromkeys(("resume", "continue", "resume_from_checkpoint"), _RESUME),
     **dict.fromkeys(("checkpoint", "ckpt", "ckpt_path", "pretrained", "load_from"), _START),
     **dict.fromkeys(("overwrite", "restart", "force", "overwrite_output_dir"), _ANEW),
 }
-_NO_PATHS = {"exp", "only", "prompt", "set", "source", "sweep"}  # flags that may have `://` inside
+_NO_PATHS = {"exp", "only", "prompt", "set", "source", "sweep"}  # their values may contain `://`
 _FLAG = re.compile(r"--?([a-zA-Z][\w-]*)")
 
 
@@ -62,32 +62,32 @@ class UsageError(ParamError):
 
 @option_class
 class VerbOptions:
-    """The options that every verb has; a verb's own are in a subclass."""
+    """The options that every verb has; a verb's own options are declared in a subclass."""
 
     traceback: bool = option("Show where in the code an error comes from.", default=False)
     flagfile: Sequence[str] = option("A file with more flags, one per line.", default=())
-    flag_names: frozenset[str] = frozenset()  # the flags that the command line has
+    flag_names: frozenset[str] = frozenset()  # the names of all flags on the command line
 
     def refuse_others(self, names: Sequence[str], why: str) -> None:
-        """Raises UsageError, with a reason, for flags other than `names` and traceback."""
+        """Raises UsageError, with the reason `why`, for flags except `names` and --traceback."""
         if extra := sorted(self.flag_names - {*names, "traceback"}):
             raise UsageError(f"{why}: leave out {', '.join(f'--{name}' for name in extra)}")
 
 
 @option_class
 class RootOptions(VerbOptions):
-    """The option of verbs that find experiments and classes."""
+    """The option of verbs that look up experiments and classes by name."""
 
     params_dir: Sequence[str] = option("A further directory of experiments.", default=())
 
     def roots(self) -> Roots:
-        """Returns the roots of experiments and classes, `--params_dir` included."""
+        """Returns the directories of experiments and classes, with those of `--params_dir`."""
         return roots.find(self.params_dir)
 
 
 @option_class
 class FormatOptions(VerbOptions):
-    """The option of verbs that print a text for people or for programs."""
+    """The option of verbs that print their result for people or for programs."""
 
     format: Literal["text", "json"] = option("How to print the result.", default="text")
 
@@ -97,27 +97,27 @@ class FormatOptions(VerbOptions):
 
 
 class Verb(Protocol):
-    """The interface of a verb's module; its docstring is the help."""
+    """The interface of a verb's module, whose docstring is the text of `lingo VERB --help`."""
 
     __doc__: str | None
     Options: type[VerbOptions]
 
     def run(self, options: Any) -> int:
-        """Runs the verb with options of its class, and returns the exit code."""
+        """Runs the verb with an instance of `Options`, and returns the exit code."""
         ...
 
 
 def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
-    """Returns the options of a verb, an object of its class, from the arguments after its name.
+    """Parses the arguments after a verb's name; returns an instance of the verb's `Options`.
 
-    Raises UsageError also for repeated flags and for `--undefok`, although absl accepts these.
+    Raises UsageError for mistakes, also for repeated flags and `--undefok`, which absl accepts.
     """
     values, (field, form) = _new_flags(verb.Options), word_field(verb.Options)
     arguments, inner = _split(name, form, arguments)
     written = [list(part) for part in _scan(list(_expand(arguments)), values)]
     for flag in (part[0].partition("=")[0] for part in written):
         if flag.startswith("--") and len(flag) > MAX_FLAG_CHARACTERS:
-            # absl's search for a similar flag would take too long
+            # for so long a name, absl's search for a similar flag would take too long
             raise UsageError(_unknown_flag(f"{flag[2:MAX_FLAG_CHARACTERS]}...", values))
     try:
         _, *words = values([name, *itertools.chain.from_iterable(written)])
@@ -144,7 +144,7 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
 
 
 def new_output(path: str, kind: str) -> Path:
-    """Returns the path of `--output`, a new file or folder; raises UsageError if it exists."""
+    """Returns `--output`, a new file or folder (`kind`); raises UsageError if it exists."""
     output = Path(path)
     if os.path.lexists(output):
         raise UsageError(f"--output={output} exists: name another {kind}, or remove it")
@@ -154,7 +154,7 @@ def new_output(path: str, kind: str) -> Path:
 
 
 def arguments(options: VerbOptions, fields: Sequence[str]) -> list[str]:
-    """Returns the flags of these fields whose values are not the defaults, as `read` takes them."""
+    """Returns the command-line flags for those options in `fields` that are not the defaults."""
     known = {declared.field: declared for declared in declarations(type(options))}
     given: list[str] = []
     for field in fields:
@@ -166,7 +166,7 @@ def arguments(options: VerbOptions, fields: Sequence[str]) -> list[str]:
 
 
 def _split(name: str, form: str, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Returns the arguments before `--` and after it: none if the verb takes no command."""
+    """Splits arguments at `--`: (before, after). Nothing is after it if a verb takes no command."""
     if not form.startswith(_INNER):
         return arguments, ()
     end = arguments.index(_INNER) if _INNER in arguments else len(arguments)
@@ -176,7 +176,11 @@ def _split(name: str, form: str, arguments: Sequence[str]) -> tuple[Sequence[str
 
 
 def _scan(arguments: Sequence[str], values: flags.FlagValues) -> Iterator[tuple[str, ...]]:
-    """Yields each flag (`_` for `-` in its name) with its value; each word; `--` with the rest."""
+    """Yields the parts of a command line, each as a tuple of its arguments.
+
+    A part is a flag with its value, a word, or `--` with all arguments after it. In a flag's name,
+    `-` is replaced by `_`.
+    """
     remaining = iter(arguments)
     for argument in remaining:
         name = _FLAG.match(argument)
@@ -191,7 +195,7 @@ def _scan(arguments: Sequence[str], values: flags.FlagValues) -> Iterator[tuple[
 
 
 def _absl_message(error: Exception) -> str:
-    """Returns absl's error as a sentence; absl prints some of them as tuples."""
+    """Returns the message of absl's error as a sentence, since absl prints some as tuples."""
     text = re.sub(r"(\d{40})\d+", r"\1...", str(error).removeprefix("ERROR:: "))
     text = re.sub(r"Exceeds the limit .*", "has too many digits", text)
     text = text.replace(": is not a step", " is not a step")
@@ -205,9 +209,9 @@ def _texts(flag: flags.Flag) -> list[Any]:
 
 
 def _expand(arguments: Sequence[str]) -> Iterator[str]:
-    """Yields a command line in which the lines of the file replace each `--flagfile`."""
-    # absl would read files without a limit, even pipes, and skip a file that includes itself; its
-    # errors would name neither file nor line.
+    """Yields a command line's arguments, with each `--flagfile` replaced by its file's lines."""
+    # absl is not used for this: it would read files without a limit, even pipes, it would skip a
+    # file that includes itself, and its errors would name neither file nor line.
     waiting, size = list(reversed(arguments)), 0
     while waiting:
         argument = waiting.pop()
@@ -231,7 +235,7 @@ def _expand(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _flag_files(arguments: Sequence[str]) -> list[str]:
-    """Returns the flag files that a command line itself names, not those inside flag files."""
+    """Returns the flag files that a command line names, without those named in flag files."""
     pairs = itertools.zip_longest(arguments, arguments[1:], fillvalue="")
     named = [(_FLAG_FILE.fullmatch(argument), after) for argument, after in pairs]
     return [match[2] if match[1] else after for match, after in named if match]
@@ -247,7 +251,7 @@ def _read_flag_file(file: str) -> bytes:
 
 
 def _flag_lines(file: str, content: bytes) -> Iterator[str]:
-    """Yields the flags in a flag file: one per line, without empty lines and comments."""
+    """Yields the flags in a flag file, which has one per line, empty lines and comments."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -275,7 +279,7 @@ def _unknown_flag(name: str, values: flags.FlagValues, value: str = "") -> str:
 
 
 def _flag_of_word(word: str, values: flags.FlagValues) -> str:
-    """Returns the flag that a stray word is meant for, such as `--exp=`, or ""."""
+    """Returns the flag that a user probably forgot before a word, such as `--exp=`, or ""."""
     if "prompt" in values:
         return "--prompt=" if " " not in word else ""
     if "from" in values:
@@ -289,7 +293,7 @@ def _flag_of_word(word: str, values: flags.FlagValues) -> str:
 
 
 def _override(name: str, value: str) -> str:
-    """Returns the override of the parameter that a flag of another program sets, or ""."""
+    """Returns the override that does what a flag of another program does, or ""."""
     from lingo.config.params import fields  # slow
     from lingo.contract import Experiment
 
@@ -327,7 +331,7 @@ def _word(name: str, form: str, words: Sequence[str], values: flags.FlagValues) 
 
 
 def _new_flags(cls: type[VerbOptions]) -> flags.FlagValues:
-    """Returns the flags of a class of options, before any is read."""
+    """Returns absl flags for all options of an option class, before arguments are parsed."""
     values = flags.FlagValues()
     values.set_gnu_getopt()
     for declared in declarations(cls):
@@ -336,7 +340,7 @@ def _new_flags(cls: type[VerbOptions]) -> flags.FlagValues:
 
 
 def _define(declared: Declaration, values: flags.FlagValues) -> None:
-    """Defines the flag of an option, by the type of its field."""
+    """Defines the absl flag of an option in `values`; the field's type decides the flag's kind."""
     name, given = declared.flag, declared.option
     types, choices, default, text = declared.types, declared.choices, given.default, given.help
     own = {"flag_values": values, "allow_overwrite": False}
@@ -361,7 +365,7 @@ def _define(declared: Declaration, values: flags.FlagValues) -> None:
 
 
 class _Parser(flags.ArgumentParser):
-    """Reads a value by a function."""
+    """An absl parser that calls a function."""
 
     def __init__(self, read: Callable[[str], Any]) -> None:
         self._read = read
@@ -371,7 +375,7 @@ class _Parser(flags.ArgumentParser):
 
 
 def _read_step(text: str, words: Sequence[str]) -> int | str:
-    """Returns a number, or a text that is one of `words`."""
+    """Returns the step in the value of a flag: a number, or one of `words` such as "best"."""
     if text in words:
         return text
     if not (text.isascii() and text.isdigit() and len(text) < 16):
@@ -380,7 +384,7 @@ def _read_step(text: str, words: Sequence[str]) -> int | str:
 
 
 def _read_switch(text: str, words: Sequence[str], alone: Any) -> Any:
-    """Returns a switch's word or number: `alone` if it has no value, None if it is off."""
+    """Returns a word or number for `--flag=value`, `alone` for `--flag`, None for `--noflag`."""
     if text in ("true", "false", ""):
         return alone if text == "true" else None
     if words and text not in words:
@@ -407,7 +411,7 @@ def _is_repeatable(declared: Declaration) -> bool:
 
 
 def _usage(name: str, form: str) -> str:
-    """Returns the usage line of a verb that takes a word of this form."""
+    """Returns the usage line of a verb; `form` is its positional argument there, or ""."""
     parts = ("lingo", name, form, "[--flags]")
     if form.startswith(_INNER):
         parts = ("lingo", name, "[--flags]", form)
@@ -415,7 +419,7 @@ def _usage(name: str, form: str) -> str:
 
 
 def help_text(name: str, verb: Verb) -> str:
-    """Returns the text of `lingo VERB --help`: description, examples, flags with defaults."""
+    """Returns the text of `lingo VERB --help`: usage, description, examples and flags."""
     _, form = word_field(verb.Options)
     shown = sorted(map(_describe_flag, declarations(verb.Options)))
     width = max(len(left) for left, _ in shown)

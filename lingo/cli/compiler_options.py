@@ -1,4 +1,4 @@
-"""The options that choose the compiler of a mesh's program."""
+"""The options that choose a compiler for the program of a mesh: CPU or TPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lingo.runtimes.mesh import tpu_compiler
 
 @option_class
 class CompilerOptions(VerbOptions):
-    """The options that choose the compiler of a program."""
+    """The options that choose the compiler of a program: `--compiler` and `--topology`."""
 
     compiler: Literal["cpu", "tpu"] = option(
         "The compiler: the processor's, or the TPUs', which needs no TPU.", default="cpu"
@@ -21,7 +21,10 @@ class CompilerOptions(VerbOptions):
     )
 
     def check_compiler(self, flag: str) -> None:
-        """Raises UsageError for a compiler's flags without `flag`, which compiles a program."""
+        """Raises UsageError if a flag of the compiler is given, but nothing is compiled.
+
+        `flag` is the verb's flag that makes it compile a program.
+        """
         if given := [f"--{name}" for name in ("compiler", "topology") if name in self.flag_names]:
             if not getattr(self, flag):
                 raise UsageError(f"{given[0]} goes with --{flag}")
@@ -29,10 +32,11 @@ class CompilerOptions(VerbOptions):
                 raise UsageError(f"--topology={self.topology} goes with --compiler=tpu")
 
     def find_topology(self, num_devices: int, generation: str | None = None) -> str | None:
-        """Returns the topology to compile for; None for the processor.
+        """Returns the TPU topology to compile for, such as "v5e:4x4"; None for the CPU.
 
-        Without `--topology` it is whole hosts of a generation, by default of v5e, or of v5p if a
-        v5e has too few chips. Raises UsageError for a topology of another generation.
+        Without `--topology`, the topology has enough whole hosts (machines of four chips) of
+        `generation`, which is by default v5e, or v5p if a v5e has too few chips. Raises UsageError
+        if `--topology` is of another generation.
         """
         if self.compiler == "cpu":
             return None

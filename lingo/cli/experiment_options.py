@@ -1,4 +1,4 @@
-"""The options that choose an experiment: by name, by file, or by the directory of a run."""
+"""The options that choose an experiment by its name, its file, or the directory of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN = "Directory of a run, instead of an experiment's name."
 
 @option_class
 class OverrideOptions(TrustOptions, RootOptions):
-    """How to change an experiment, and which code to run for it."""
+    """The options that change an experiment (`--set`), and say which code it may import."""
 
     set: Sequence[str] = option(
         "path=value, Class.field=value, Class=Other(...) or exp.argument=value.", default=()
@@ -36,30 +36,33 @@ class OverrideOptions(TrustOptions, RootOptions):
 
 @option_class
 class RunOptions(OverrideOptions):
-    """The options of verbs that take the experiment of a run."""
+    """The options of verbs that read an experiment from a run's directory."""
 
     run: str | None = option(RUN)
 
     def require_run(self) -> str:
-        """Returns the directory of the run; raises UsageError if none is given."""
+        """Returns `--run`, the directory of the run; raises UsageError if it is not given."""
         if self.run is None:
             raise UsageError("no run given: --run=DIR")
         return self.run
 
     def resolve_run(self, overrides: Sequence[str] | None = None) -> ResolvedExperiment:
-        """Returns the experiment of `--run`, with these overrides, or else with `--set`."""
+        """Returns the experiment of `--run` with `overrides`, or with `--set` if they are None."""
         overrides = self.set if overrides is None else overrides
         return read_run(self.require_run(), overrides, self.trust, self.roots())
 
 
 @option_class
 class ExperimentOptions(RunOptions):
-    """The options of verbs that take an experiment by its name, or by a run."""
+    """The options of verbs that take an experiment by name (`--exp`) or from a run (`--run`)."""
 
     exp: str | None = option(EXPERIMENT)
 
     def resolve(self) -> ResolvedExperiment:
-        """Returns the experiment with its overrides; raises ParamError for a mistake."""
+        """Returns the experiment that the flags choose, with `--set` applied.
+
+        Raises ParamError for a mistake.
+        """
         if self.exp is not None and self.run is not None:
             raise UsageError("--exp and --run both name an experiment: give one of them")
         if self.run is not None:
@@ -73,7 +76,7 @@ class ExperimentOptions(RunOptions):
 
 @option_class
 class WeightOptions(RunOptions):
-    """The options of verbs that choose between trained weights and their averages."""
+    """The options of verbs that use either the trained weights or their averages (EMA)."""
 
     weights: str | None = option("trained or ema, in place of evaluate.weights.")
 
@@ -94,22 +97,23 @@ class DeviceOptions(VerbOptions):
     )
 
     def make_devices(self, experiment: Params) -> None:
-        """Makes the number of devices in `--devices`, as the experiment's `runtime` needs them."""
+        """Splits the CPU into `--devices` virtual devices, if given, for the runtime."""
         if self.devices is not None:
             experiment.runtime.build().make_devices(self.devices)
 
 
 def resolve_name(form: str, overrides: Sequence[str], roots: Roots) -> ResolvedExperiment:
-    """Returns the experiment of a name or file, as `registry.get` does, and prints notes."""
+    """Returns the experiment of a request, as `registry.get` does; prints a note on lost values."""
     return _report_dropped(registry.get(form, overrides, roots))
 
 
 def read_run(
     directory: str, overrides: Sequence[str], trust: Sequence[str], roots: Roots
 ) -> ResolvedExperiment:
-    """Returns the experiment of a run, with further overrides.
+    """Returns the experiment of a run with further overrides; prints notes on what has changed.
 
-    Raises ParamError if there is no run, or its configuration is not trusted or readable.
+    Raises ParamError if the directory has no run, or if the run's configuration is not trusted or
+    not readable.
     """
     file = Path(directory) / CONFIG
     if not os.path.lexists(file):
@@ -132,7 +136,7 @@ def read_run(
 
 
 def config_json(resolved: ResolvedExperiment, roots: Roots) -> str:
-    """Returns the text of config.json."""
+    """Returns the text of config.json for an experiment."""
     digest = text.digest(text.resolve(resolved.params))
     return serial.dump(resolved.params, resolved.origin, digest, roots)
 
@@ -143,13 +147,16 @@ def print_note(line: str) -> None:
 
 
 def print_later_errors(checkpoint: Checkpoint) -> None:
-    """Prints a note on each newer checkpoint that is damaged."""
+    """Prints a note on each damaged checkpoint that is later than the one that was chosen."""
     for error in checkpoint.later_errors:
         print_note(f"passed over: {error}")
 
 
 def _report_dropped(resolved: ResolvedExperiment) -> ResolvedExperiment:
-    """Prints a note on the values that an override dropped, and returns the experiment."""
+    """Prints a note on values that were lost when overrides swapped classes.
+
+    Returns the experiment.
+    """
     for result in resolved.override_results:
         if result.dropped_values:
             print_note(f"--set={result.text} drops {'; '.join(result.dropped_values)}")

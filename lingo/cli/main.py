@@ -1,8 +1,8 @@
-"""The command `lingo VERB --flags`: the process, its signals, its errors and its exit code.
+"""Runs the command `lingo VERB --flags`: handles signals and errors, and sets the exit code.
 
-Results go to stdout, errors to stderr, in one to three lines. Signals are handled before anything
-slow is imported. A verb's code is imported when it is called, so that verbs that only read
-parameters start at once.
+Results go to stdout. Errors go to stderr, in one to three lines. Signals are handled before
+anything slow is imported. A verb's module is imported when the verb is called, so that verbs that
+only read parameters start at once.
 """
 
 from __future__ import annotations
@@ -78,24 +78,30 @@ Declares, inspects and trains experiments.
 
 
 SIGNALLED = 128
-"""This plus the number of a signal is the exit code of a process that the signal ended."""
+"""The exit code of a process that a signal ended is this number plus the signal's number."""
 
 _INTERRUPTED: list[KeyboardInterrupt] = []
-"""Errors of signals, which keep all frames alive: freeing a partly loaded library may crash."""
+"""The errors that signals raised, kept because they keep all stack frames alive.
+
+Otherwise a partly loaded library could be freed, which may crash.
+"""
 
 
 def program() -> NoReturn:
-    """Runs a verb, then exits at once: a thread may be reading a disk that does not answer."""
+    """Runs a verb and ends the process.
+
+    It waits for no thread, since a thread may be reading a disk that does not answer.
+    """
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no KeyboardInterrupt from here on
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it is closed
+        with contextlib.suppress(OSError, ValueError):  # the stream is closed, or has no reader
             stream.flush()
     os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a verb from arguments without the program's name; returns the exit code."""
+    """Runs a verb; returns the exit code. `argv` has the arguments without the program's name."""
     _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -106,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Opens closed streams (`2>&-`) to /dev/null, before a file gets their descriptors."""
+    """Connects closed streams (`2>&-`) to /dev/null, so that no file gets their descriptors."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
@@ -115,7 +121,7 @@ def _open_streams() -> None:
 def _report_stop(error: KeyboardInterrupt) -> int:
     """Prints which signal has ended the program, and returns the exit code."""
     _INTERRUPTED.append(error)
-    with contextlib.suppress(OSError):  # the same signal may have ended its reader
+    with contextlib.suppress(OSError):  # the signal may have ended the reader of stdout, too
         sys.stdout.flush()
         print(f"lingo: {error}" if str(error) else "lingo: interrupted", file=sys.stderr)
         sys.stderr.flush()
@@ -133,8 +139,8 @@ def _run(arguments: list[str], signals: Signals) -> int:
     except BrokenPipeError:  # as in `lingo list | head -1`: further output is discarded
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, it ends here as a line and a code
-        signals.check()  # compiled modules that a signal interrupts only report a failed import
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # every error ends here, as a message and an exit code
+        signals.check()  # a signal in a compiled module may show only as a failed import
         if _has_flag(arguments, {"traceback", "traceback=true"}):
             traceback.print_exc()
         return _report_error(error, name)
@@ -160,13 +166,13 @@ def _run_verb(arguments: list[str]) -> int:
 
 
 def _has_flag(arguments: list[str], flags: set[str]) -> bool:
-    """Returns whether one of some flags is among the arguments before any `--`."""
+    """Returns whether the arguments have one of the flags, before a `--` if there is one."""
     own = itertools.takewhile(lambda argument: argument != "--", arguments)
     return not flags.isdisjoint(a.lstrip("-") for a in own if a.startswith("-"))
 
 
 def import_verb(name: str) -> Verb:
-    """Returns the module of a verb."""
+    """Imports and returns the module of a verb."""
     verb: Any = importlib.import_module(f"{_PLACE}.{name}")
     return verb
 
@@ -195,7 +201,7 @@ def _report_error(error: BaseException, name: str) -> int:
 
 
 def _describe(error: BaseException, *, is_users: bool) -> tuple[str, int]:
-    """Returns an error's text and exit code; `is_users`: the error comes from a user's code."""
+    """Returns an error's text and exit code; `is_users` says that a user's code raised it."""
     if isinstance(error, LingoError):
         text = str(error)
         lines = text.splitlines()
@@ -227,7 +233,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _cut(line: str, limit: int = MAX_LINE_CHARACTERS) -> str:
-    """Returns a line without its middle if it is very long."""
+    """Returns a line, with the middle replaced by "..." if it is longer than `limit`."""
     if len(line) <= limit:
         return line
     half = limit // 2

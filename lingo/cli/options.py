@@ -1,4 +1,4 @@
-"""The options that a verb of the command line and a function of `lingo` share."""
+"""The options that a verb (`lingo train`) and a Python function (`lingo.train`) share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @option_class
 class TrainOptions:
-    """How to train."""
+    """Options for training."""
 
     allow_change: bool = option(
         "Resume from a checkpoint of another configuration, other data or other code.",
@@ -35,7 +35,7 @@ class TrainCall(TrainOptions):
 
 @option_class
 class TrustOptions:
-    """Whose code to run."""
+    """The option that says which files' code may be imported."""
 
     trust: Sequence[str] = option(
         "A file of classes that the run may import. An unchanged file that `lingo train --exp` has"
@@ -46,7 +46,7 @@ class TrustOptions:
 
 @option_class
 class StepOptions:
-    """Which checkpoint to read."""
+    """The option that says which checkpoint to read."""
 
     step: int | Literal["best"] | None = option(
         "The checkpoint of this step, or the best by evaluate.metric; else the latest sound.",
@@ -56,7 +56,7 @@ class StepOptions:
 
 @option_class
 class LoadOptions(TrustOptions, StepOptions):
-    """How to load a model."""
+    """Options for loading a model."""
 
     quantize: Literal["none", "int8_weights"] = option(
         "int8_weights keeps the weights of products in 8 bits.", default="none"
@@ -72,7 +72,7 @@ class LoadCall(LoadOptions):
 
 @option_class
 class CheckOptions:
-    """What to check."""
+    """Options that say which experiments to check, and how."""
 
     names: Sequence[str] = option(
         "An experiment to check, by name or file; else all.", default=(), flag="exp"
@@ -85,7 +85,7 @@ class CheckOptions:
 
 @option_class
 class SweepOptions:
-    """How to choose and compare trials."""
+    """Options that say how a sweep chooses and compares its trials."""
 
     search: Literal["grid", "random", "optuna"] = option(
         "How to choose the combinations.", default="grid"

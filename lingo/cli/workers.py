@@ -1,7 +1,8 @@
 """Launches the workers of one run as processes of this machine, and waits for them.
 
-Every worker runs the same command. `TF_CONFIG` gives its index, as under any scheduler. Its lines
-are shown with the index in front. Signals to this process are forwarded to all workers.
+Every worker runs the same command, and gets its index from `TF_CONFIG`, as under a cluster's
+scheduler. Each line that a worker prints is shown with the worker's index in front. Signals to this
+process are forwarded to all workers.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ HOST = "127.0.0.1"
 LOG = "worker_{}.log"
 
 _POLL_SECONDS = 0.05
-_MAX_PIECE_BYTES = 2**16  # of a line; a longer one is split
+_MAX_PIECE_BYTES = 2**16  # maximum length of a printed line; longer lines are split
 
 
 class Patience(NamedTuple):
-    """How long to wait for the other workers when one has ended, in seconds."""
+    """How many seconds to wait for the other workers after one worker has ended."""
 
-    grace: float = 90.0  # until SIGTERM: time to notice, save what they can, and end
-    kill: float = 15.0  # from that SIGTERM until SIGKILL
+    grace: float = 90.0  # seconds until SIGTERM, in which they notice, save what they can, and end
+    kill: float = 15.0  # seconds from SIGTERM until SIGKILL
 
 
 PATIENCE = Patience()
@@ -44,8 +45,8 @@ PATIENCE = Patience()
 class Ending(NamedTuple):
     """How a worker ended."""
 
-    index: int  # of the worker
-    code: int  # its exit code, or the negative number of the signal that killed it
+    index: int  # the worker's index
+    code: int  # the worker's exit code, or the negative number of the signal that killed it
 
     @property
     def exit_code(self) -> int:
@@ -67,12 +68,20 @@ def run(
     logs: Path | None = None,
     patience: Patience = PATIENCE,
 ) -> list[Ending]:
-    """Starts the workers of a run and waits; returns how they ended, the first to end first.
+    """Starts the workers of a run and waits for all; returns their endings in order of time.
 
-    When a worker has ended, the others get some time to end; then they are terminated, and finally
-    killed. With `logs`, a directory, each worker's lines are also written to a file; raises
-    StorageError if that fails. At the second Ctrl+C the workers are interrupted and then killed,
-    and this raises KeyboardInterrupt.
+    When a worker has ended, the other workers get some time to end. Then they are terminated, and
+    finally killed. At the second Ctrl+C, the workers are interrupted and then killed, and
+    KeyboardInterrupt is raised.
+
+    Args:
+        program: the command that every worker runs.
+        cluster: an address per worker.
+        signals: the signals that this process has received, which are forwarded.
+        logs: a directory for a file with each worker's lines; None: no files.
+        patience: how long to wait for the other workers.
+
+    Raises StorageError if a file in `logs` cannot be written.
     """
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(_log(logs, index)) for index in range(len(cluster))]
@@ -87,9 +96,9 @@ def run(
 
 
 def first_failed(endings: Sequence[Ending]) -> Ending | None:
-    """Returns the worker that failed first, or None if none did.
+    """Returns how the first worker that failed has ended, or None if no worker failed.
 
-    A worker that ended because another was lost counts only if no worker failed by itself.
+    A worker that failed because it lost another worker counts only if no worker failed by itself.
     """
     failed = [ending for ending in endings if ending.code != 0]
     own = [ending for ending in failed if ending.code != LostWorker.exit_code]
@@ -97,7 +106,7 @@ def first_failed(endings: Sequence[Ending]) -> Ending | None:
 
 
 def free_addresses(number: int) -> list[str]:
-    """Returns unused addresses on this machine, a different one for each worker."""
+    """Returns `number` different unused addresses `host:port` on this machine."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for unbound in sockets:
@@ -110,7 +119,7 @@ def free_addresses(number: int) -> list[str]:
 
 @contextlib.contextmanager
 def _start_workers(program: Sequence[str], cluster: Sequence[str]) -> Iterator[list[Any]]:
-    """Starts a process for each worker, and kills all that run at the end of the block."""
+    """A context that starts a process per worker, and at its end kills those that still run."""
     workers: list[subprocess.Popen[bytes]] = []
     try:
         for index in range(len(cluster)):
@@ -133,14 +142,14 @@ def _start(program: Sequence[str], cluster: Cluster) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {VARIABLE: json.dumps(config), "PYTHONUNBUFFERED": "1"},
-        process_group=0,  # signals of the terminal reach it once, from this process only
+        process_group=0,  # a signal of the terminal reaches a worker once, through this process
         preexec_fn=prepare_die_with_parent(signal.SIGKILL),
     )
 
 
 def _end(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
     for worker in workers:
-        worker.send_signal(number)  # does nothing if `poll` has seen its end
+        worker.send_signal(number)  # does nothing if `poll` has seen that the worker ended
 
 
 def _wait_for_workers(
@@ -163,7 +172,7 @@ def _wait_for_workers(
                 forwarded = True
             if endings:
                 first_end = first_end or time.monotonic()
-                _end([w for w in workers if _is_stopped(w)], signal.SIGKILL)  # else never ends
+                _end([w for w in workers if _is_stopped(w)], signal.SIGKILL)  # would never end
                 if deadlines and time.monotonic() - first_end >= deadlines[0][1]:
                     _end(workers, deadlines.pop(0)[0])
             time.sleep(_POLL_SECONDS)
@@ -179,20 +188,23 @@ def _is_stopped(worker: subprocess.Popen[bytes]) -> bool:
     """Returns whether a process is suspended, as by SIGSTOP."""
     if worker.returncode is not None:
         return False
-    text = Path(f"/proc/{worker.pid}/stat").read_text()  # exists until its end is polled
+    text = Path(f"/proc/{worker.pid}/stat").read_text()  # exists until `poll` sees its end
     return text.rpartition(")")[2].split()[0] == "T"
 
 
 @contextlib.contextmanager
 def _suspend_together(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Suspends and continues the workers, in other process groups, with this one (Ctrl+Z)."""
+    """A context in which Ctrl+Z suspends the workers with this process, and `fg` continues them.
+
+    The workers are in other process groups, which the terminal's signals do not reach.
+    """
 
     def suspend(*_: Any) -> None:
         _end(workers, signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)  # returns when it is continued
         _end(workers, signal.SIGCONT)
 
-    if threading.current_thread() is not threading.main_thread():  # it gets no signals
+    if threading.current_thread() is not threading.main_thread():  # such threads get no signals
         yield
         return
     before = signal.signal(signal.SIGTSTP, suspend)
@@ -207,7 +219,7 @@ def _suspend_together(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[No
 
 @contextlib.contextmanager
 def _log(folder: Path | None, index: int) -> Iterator[IO[bytes] | None]:
-    """Opens the log of a worker for appending; yields None without a folder."""
+    """Opens a worker's log in `folder` for appending; yields None if there is no folder."""
     if folder is None:
         yield None
         return
@@ -222,7 +234,10 @@ def _log(folder: Path | None, index: int) -> Iterator[IO[bytes] | None]:
 def _reader(
     index: int, stream: IO[bytes], shown: TextIO, log: IO[bytes] | None
 ) -> threading.Thread:
-    """Starts a thread that shows and logs the lines of a worker, its index before each."""
+    """Starts a thread that copies a worker's lines to `shown` and to `log`.
+
+    In `shown`, the worker's index stands before each line.
+    """
 
     def read() -> None:
         with stream:
@@ -239,12 +254,12 @@ def _reader(
 
 def _write(file: IO[bytes], line: bytes) -> None:
     """Writes a line in one call, so that lines of two workers do not mix."""
-    with contextlib.suppress(OSError, ValueError):  # its reader is gone, or its disk is full
+    with contextlib.suppress(OSError, ValueError):  # the reader is gone, or the disk is full
         file.write(line)
         file.flush()
 
 
 def _join(readers: list[threading.Thread]) -> None:
-    """Waits up to 1 s for each reader: a worker's child may keep the stream open."""
+    """Waits up to 1 s for each reader thread: a worker's child may keep the stream open."""
     for reader in readers:
         reader.join(timeout=1)

@@ -1,4 +1,4 @@
-"""Notebook cells: the definitions that parameters need, in a file that a run can name.
+"""Copies classes and functions from notebook cells into a file, so that a run can name them.
 
 A class or function that was defined in a cell is in no file, so no other process could find it
 again. Before training, its definition and all definitions that it needs are written into
@@ -6,7 +6,7 @@ again. Before training, its definition and all definitions that it needs are wri
     ~/.cache/lingo/notebooks/<digest>/notebook.py
 
 and imported from there. The file has imports, functions, classes and assignments, each as it was
-executed last; other statements, such as those that train, are left out. If a name then has another
+executed last. Other statements, such as a call of `train`, are left out. If a name then has another
 value in the file than in the notebook, training does not begin.
 """
 
@@ -43,18 +43,20 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 class Statement(NamedTuple):
     """A statement at the top of a cell that gives values to names."""
 
-    text: str  # with decorators, and the comment after it
-    names: tuple[str, ...]  # names that it defines; "*" for all names of a module
-    continues: bool = False  # whether it needs its names' earlier values: `x = x / 2`, `import a.b`
+    text: str  # the source, with decorators and with a comment at the end of its last line
+    names: tuple[str, ...]  # names that the statement defines; "*" after `from module import *`
+    continues: bool = False  # whether it reads its names' earlier values, as `x = x / 2` does
 
 
 def import_cells(params: Params) -> Params:
-    """Returns the same parameters, with a file's classes and functions in place of the cells'.
+    """Returns the parameters with each cell's class or function replaced by its copy in a file.
 
-    Outside a notebook, or if nothing comes from a cell, it returns `params`. The file counts as
-    trained by this user, who has typed it. Raises ParamError if a definition needs a name that no
-    import, `def`, `class` or assignment at the top of a cell defines, if a name has another value
-    in the file than in the notebook, or if the file cannot be written or imported.
+    Outside a notebook, or if nothing comes from a cell, `params` itself is returned. The file is
+    recorded as trained by this user (see `trained_files`), who has typed the cells.
+
+    Raises ParamError if a definition needs a name that no import, `def`, `class` or assignment at
+    the top of a cell defines, if a name has another value in the file than in the notebook, or if
+    the file cannot be written or imported.
     """
     shell = _shell()
     named = [n for n in _all_named(params) if _is_of_cell(n)]
@@ -68,7 +70,7 @@ def import_cells(params: Params) -> Params:
     known: dict[str, Named] = {}
 
     def name(used: Named) -> str:
-        """Names a class or function; a cell's name stands for the file's class or function."""
+        """Returns a name for a class or function; a cell's class is decoded as the file's copy."""
         mark = f"{used.__module__}:{used.__qualname__}"
         known[mark] = getattr(module, used.__name__) if _is_of_cell(used) else used
         return mark
@@ -78,12 +80,12 @@ def import_cells(params: Params) -> Params:
 
 
 def _shell() -> Any:
-    """Returns the shell of IPython that runs this, or None."""
+    """Returns the IPython shell that runs this code, or None outside a notebook."""
     return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
 def _all_named(params: Params) -> list[Named]:
-    """Returns the classes of parameters, their bases, and their functions, each once."""
+    """Returns all classes in a tree of Params, with their bases, and then all functions in it."""
     classes = {cls: None for node in nodes(params) for cls in node.cls.__mro__}
     return [*classes, *dict.fromkeys(functions(params))]
 
@@ -94,7 +96,10 @@ def _is_of_cell(named: type | FunctionType) -> bool:
 
 
 def _write(text: str) -> Path:
-    """Writes the file of a notebook, unless it is there; raises ParamError if it cannot."""
+    """Writes a notebook's definitions into its file, unless they are there already.
+
+    Raises ParamError if the file cannot be written.
+    """
     content = text.encode()
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     digest = hashlib.sha256(content).hexdigest()[:16]
@@ -116,7 +121,7 @@ def _write(text: str) -> Path:
 
 
 def _check_values(text: str, found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Raises ParamError if a name has another value in `found` (the file) than in `known`."""
+    """Raises ParamError if a name has another value in the file (`found`) than in the notebook."""
     for name in (name for statement in _statements([text]) for name in statement.names):
         if name in found and name in known and _differ(found[name], known[name]):
             raise ParamError(
@@ -127,7 +132,7 @@ def _check_values(text: str, found: Mapping[str, Any], known: Mapping[str, Any])
 
 
 def _differ(a: Any, b: Any) -> bool:
-    """Returns whether two values are plain data or arrays of NumPy, and differ."""
+    """Returns whether two values differ; only plain data and NumPy arrays are compared."""
     kind = cast("type[Any]", type(a))
     if kind is not type(b):
         return issubclass(kind, _PLAIN) and isinstance(b, _PLAIN)
@@ -146,10 +151,10 @@ def _differ(a: Any, b: Any) -> bool:
 
 
 def definitions(cells: Sequence[str], names: Iterable[str], *, known: Collection[str] = ()) -> str:
-    """Returns a module's text that defines some names like the cells, and all names they need.
+    """Returns the text of a module with the cells' definitions of `names` and of all they need.
 
     Args:
-        cells: in the order in which they were executed; cells that are not Python are left out.
+        cells: texts of cells in the order of execution; cells that are not Python are left out.
         names: the names that the module must define.
         known: all names that have values in the notebook.
 
@@ -167,13 +172,13 @@ def definitions(cells: Sequence[str], names: Iterable[str], *, known: Collection
 
 
 class _Selection:
-    """The statements that some names need, each after the statements that it needs itself."""
+    """The statements that define some names, each after the statements that it depends on."""
 
     def __init__(self, statements: Iterable[Statement], known: Collection[str]) -> None:
         self._known = known
-        # The statements that are being added: functions may call each other.
+        # The statements that `add` is working on, since functions may call each other.
         self._open: list[Statement] = []
-        # Name -> its latest statement, after the earlier statements that this one continues.
+        # Name -> its latest statement, preceded by the earlier statements that this continues.
         self._latest: dict[str, list[Statement]] = {}
         for statement in statements:
             for name in statement.names:
@@ -182,7 +187,10 @@ class _Selection:
         self.found = dict.fromkeys(self._latest.get("*", []))
 
     def add(self, name: str, *, user: str) -> None:
-        """Adds the statements that define a name that `user` needs; raises ParamError for none."""
+        """Adds the statements that define a name; raises ParamError if no cell defines it.
+
+        `user` is the name whose definition needs it, for the message.
+        """
         if name not in self._latest:
             if name in self._known and not hasattr(builtins, name):
                 raise ParamError(
@@ -254,7 +262,7 @@ def _continues(node: ast.stmt, names: Collection[str]) -> bool:
 
 
 def _text(cell: str, node: ast.stmt) -> str:
-    """Returns a statement as it was written, with decorators and the comment after it."""
+    """Returns a statement's source, with decorators and with a comment after it on its line."""
     lines = cell.encode().splitlines()
     decorators = node.decorator_list if isinstance(node, _Definition) else []
     first = min([node.lineno, *(d.lineno for d in decorators)]) - 1

@@ -1,4 +1,4 @@
-"""The classes that configurations name: found by reading files, imported on request."""
+"""Finds the classes that configurations name by reading files, and imports them on request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ClassFile(NamedTuple):
 
 
 class Classes:
-    """The classes in files of the roots, and in further modules that are already imported."""
+    """The classes in the roots' files (see `roots`), and in some modules already imported."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Classes:
         *,
         trust: Iterable[str] | None = None,
     ) -> None:
-        """`trust`: the files of the working directory that may be imported; None: all of them.
+        """`trust` has the working directory's files that may be imported; None: all may be.
 
-        Files that were trained and are unchanged may always be imported.
+        Files that the user has trained and not changed since may always be imported.
         """
         self.modules = list(modules)
         self.roots = roots or roots_.find()
@@ -53,8 +53,8 @@ class Classes:
         self._original: Classes | None = None  # set in a copy, which shares its `places`
 
     @functools.cached_property
-    def places(self) -> dict[str, list[ClassFile]]:
-        """Name -> places of each class with bases at the top level of a file of the roots."""
+    def places(self) -> dict[str, list[Place]]:
+        """Class name -> its `class` statements with bases, at the top level of the roots' files."""
         if self._original is not None:
             return self._original.places
         found: defaultdict[str, list[ClassFile]] = defaultdict(list)
@@ -66,7 +66,7 @@ class Classes:
         return dict(found)
 
     def with_modules(self, modules: Iterable[ModuleType]) -> Classes:
-        """Returns a copy with more modules; the places are read once for both."""
+        """Returns a copy with more modules, which shares `places` with this object."""
         more = copy.copy(self)
         more.modules, more._original = [*dict.fromkeys([*self.modules, *modules])], self
         return more
@@ -74,10 +74,11 @@ class Classes:
     def find(
         self, name: str, fits: Callable[[type[Configurable]], bool] | None = None
     ) -> type[Configurable]:
-        """Imports `Class`, `module:Class`, or `file.py:Class` of the experiment's own file.
+        """Imports and returns a class by its name, to choose it in an override or a template.
 
-        `fits` returns whether a class is allowed, to choose among classes of the same name. A file
-        in `params` of the working directory is imported only for a class that no other place has.
+        `name` is `Class`, `module:Class`, or `file.py:Class` for the experiment's own file. `fits`
+        returns whether a class is allowed, to choose among classes of the same name. A file in
+        `params` of the working directory is imported only for a class that no other file has.
         Raises UnknownClass if no class has the name, ParamError if several fit.
         """
         module, _, name = name.rpartition(":")
@@ -100,7 +101,7 @@ class Classes:
         )
 
     def find_function(self, name: str) -> FunctionType:
-        """Returns `function` or `file.py:function` of the experiment's own files.
+        """Returns the function named `function` or `file.py:function` in the experiment's files.
 
         Raises ParamError unless exactly one function has that name.
         """
@@ -122,13 +123,13 @@ class Classes:
         raise ParamError(f"There is no function {name!r} in {where}.{suggest(name, own)}")
 
     def names(self) -> list[str]:
-        """Returns the name of every class that may be configurable."""
+        """Returns the sorted names of all classes that may be configurable, for suggestions."""
         return sorted({*self.places, *(name for m in self.modules for name in _own_classes(m))})
 
-    def subclasses(self, base: type[Configurable]) -> dict[str, ClassFile]:
-        """Returns the classes that inherit from a class, by name, without importing them.
+    def subclasses(self, base: type[Configurable]) -> dict[str, Place]:
+        """Returns name -> place of the classes that inherit from `base`, without importing them.
 
-        If two classes have the same name, it returns the first.
+        If several classes have the same name, only the first place with it is checked.
         """
         return {
             name: places[0]
@@ -138,7 +139,7 @@ class Classes:
         }
 
     def _candidates(self, module: str, name: str) -> Iterable[type[Configurable]]:
-        """Yields the classes of a name that are imported or in trusted places.
+        """Yields the classes with a name that are already imported or in trusted files.
 
         If a module is given, no other module is imported.
         """
@@ -151,9 +152,9 @@ class Classes:
                 yield own[name]
 
     def _find_local(self, module: str, name: str) -> type[Configurable] | None:
-        """Imports the class of a name from `params` of the working directory, if one file has it.
+        """Imports the class with a name from `params` of the working directory; None: not there.
 
-        Raises ParamError if several files have it, or if the file may not be imported.
+        Raises ParamError if several files have the class, or if its file may not be imported.
         """
         places = [
             place
@@ -171,8 +172,8 @@ class Classes:
         found = importing.import_module(where, file, self.roots)
         return _own_classes(found).get(name)
 
-    def _places(self, module: str, name: str) -> list[ClassFile]:
-        """Returns the places of a name, in a module if one is given."""
+    def _places(self, module: str, name: str) -> list[Place]:
+        """Returns the places of classes with a name; `module` is "", a module, or a file's name."""
         places = self.places.get(name, [])
         return [place for place in places if module in ("", place.module, place.file.name)]
 
@@ -181,7 +182,7 @@ class Classes:
 
 
 def _several(name: str, modules: Iterable[str]) -> ParamError:
-    """Returns the error for a name that classes in several modules have."""
+    """Returns the error for a class name that several modules have."""
     forms = sorted(f"{module}:{name}" for module in modules)
     return ParamError(f"{name} is the name of {len(forms)} classes: write {' or '.join(forms)}")
 
@@ -194,10 +195,10 @@ def is_configurable(value: object) -> TypeGuard[type[Configurable]]:
 def inherits(
     module: str, file: Path, cls: str, roots: Roots, base: type[Configurable] = Configurable
 ) -> bool:
-    """Returns whether a class inherits from another one, without importing anything.
+    """Returns whether the class `cls` of a file inherits from `base`, without importing anything.
 
-    A base in another installed package cannot be checked without importing it. In `params`, a class
-    with such a base counts as Configurable.
+    A base class in another installed package cannot be checked without importing that package. In
+    `params`, a class with such a base counts as Configurable.
     """
     if not (importing.is_imported(module, file) or roots_.defines_class(file, cls)):
         return False
@@ -223,7 +224,10 @@ def inherits(
 
 
 def _base_names(module: str, file: Path, name: str) -> list[tuple[str, str]]:
-    """Returns (module, name) of the bases of a class, or of the class itself if it is imported."""
+    """Returns (module, name) of each base of a class.
+
+    If the file only imports the class, its own (module, name) is returned.
+    """
     body = roots_.parse(file).body
     imported = _imported_names(module, file, body)
     statements = [n for n in body if isinstance(n, ast.ClassDef) and n.name == name]
@@ -243,7 +247,7 @@ def _base_names(module: str, file: Path, name: str) -> list[tuple[str, str]]:
 def _imported_names(
     module: str, file: Path, body: Iterable[ast.stmt]
 ) -> dict[str, tuple[str, str]]:
-    """Returns name -> (module, name in it or "") for the imports at the top of a file."""
+    """Returns imported name -> (module, name in the module) for a file's imports; "": a module."""
     package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
     found: dict[str, tuple[str, str]] = {}
     for node in body:
@@ -273,7 +277,7 @@ def _own_functions(module: ModuleType) -> dict[str, FunctionType]:
 
 
 def own_modules(named: Iterable[type | FunctionType]) -> list[ModuleType]:
-    """Returns the modules of classes and functions that are outside lingo, tasks and params."""
+    """Returns the modules of classes and functions, but no modules of lingo, tasks and params."""
     names = dict.fromkeys(one.__module__ for one in named)
     known = ("lingo", "tasks", "params")
     return [sys.modules[n] for n in names if n.partition(".")[0] not in known and n in sys.modules]

@@ -1,6 +1,7 @@
-"""Parameter values as JSON, and back: only fields that were set, classes and functions by name.
+"""Converts parameter values to JSON and back.
 
-The decoder reads exactly what the encoder wrote, within limits of size.
+Only fields that were set are written. Classes and functions are written as names. The decoder
+restores exactly what the encoder wrote, and refuses JSON that is too large.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ MAX_DEPTH = 64
 MAX_PARAMS = 50_000  # including Params in default templates
 
 CLASS, TUPLE, DICT = "@", "@tuple", "@dict"
-"""The keys that mark Params or a function; a tuple; a dict with a key that looks like a mark."""
+"""JSON keys that mark an object as something else.
+
+CLASS: Params or a function. TUPLE: a tuple. DICT: a dict with a key that begins with "@".
+"""
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
 class Encoder:
-    """Turns parameter values into values for `json`."""
+    """Converts parameter values into values that `json` can write."""
 
     def __init__(self, name: Callable[[Named], str]) -> None:
-        """`name` returns the name of a class or function, as `Namer.name` does."""
+        """`name` is a function, such as `Namer.name`, that returns a class's or function's name."""
         self._name = functools.cache(name)  # naming reads files
         self._count = 0
 
@@ -80,7 +84,11 @@ class Encoder:
 
 
 def parse(content: str | bytes) -> tuple[Any, list[Any]]:
-    """Returns the JSON value, and the name of every class in it, or raises ParamError."""
+    """Returns the JSON value and the names of all classes and functions in it.
+
+    Raises ParamError for text that is not JSON, is too large or too deep, has a key twice in one
+    object, or has a number that is not finite.
+    """
     check_size(content)
     names: list[Any] = []
 
@@ -125,7 +133,7 @@ def _finite(text: str) -> float:
 
 
 class Decoder:
-    """Turns JSON into parameter values of classes and functions that were checked."""
+    """Converts JSON into parameter values, with classes and functions that a caller has checked."""
 
     def __init__(self, named: dict[str, Named]) -> None:
         self._named = named  # name in the JSON -> class or function
@@ -164,7 +172,7 @@ class Decoder:
         return node
 
     def _decode_marked(self, value: dict[str, Json], path: str, depth: int) -> Any:
-        """Returns a tuple, or a dict with a key that looks like a mark."""
+        """Returns a tuple from {"@tuple": [...]}, or a dict from {"@dict": [[key, value], ...]}."""
         (key, inner), *others = value.items()
         if others or key not in (TUPLE, DICT) or not isinstance(inner, list):
             raise ParamError(f"{path}: {key!r:.80} means nothing here")

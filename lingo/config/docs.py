@@ -1,4 +1,4 @@
-"""Documentation of a class from its source: the docstring, and the comment of each field."""
+"""Reads the documentation of a class from its source: its docstring and its fields' comments."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from lingo.config.roots import roots
 
 
 class FieldDoc(NamedTuple):
-    """A field of a class."""
+    """The documentation of one field of a class."""
 
     name: str
-    type: str  # as written
-    default: str  # as written; "required" without one
-    comment: str  # at the end of its line and on the lines above
-    owner: str  # the class that declares it
-    file: str  # of the declaration; "" if the source is not available
-    line: int  # of the declaration; 0 if the source is not available
+    type: str  # the annotation, as written
+    default: str  # the default, as written; "required" if the field has no default
+    comment: str  # the comment lines above the declaration, and the comment at the end of its line
+    owner: str  # the class that declares the field
+    file: str  # the declaration's file; "" if the source is not available
+    line: int  # the declaration's line; 0 if the source is not available
 
 
 def describe(cls: type[Configurable]) -> list[FieldDoc]:
-    """Returns the documentation of the fields of a class, inherited ones first."""
+    """Returns the documentation of all fields of a class, inherited fields first."""
     read = functools.cache(_statements)
     return [_field(field, read(field.owner)) for field in fields(cls).values()]
 
 
 def first_line(file: Path, cls: str) -> str:
-    """Returns the first line of the docstring of a class in a file that is not imported, or ""."""
+    """Returns the first line of a class's docstring, or "", without importing the file."""
     statements = (node for node in roots.parse(file).body if isinstance(node, ast.ClassDef))
     found = [ast.get_docstring(node) or "" for node in statements if node.name == cls]
     return found[-1].partition("\n")[0] if found else ""
 
 
 def declaration(field: Field) -> FieldDoc:
-    """Returns the documentation of one field."""
+    """Returns the documentation of a field, from the source of the class that declares it."""
     return _field(field, _statements(field.owner))
 
 
@@ -58,7 +58,10 @@ def _field(field: Field, statements: dict[str, FieldDoc]) -> FieldDoc:
 
 
 def _statements(owner: type) -> dict[str, FieldDoc]:
-    """Returns the fields that a class itself declares; none if its source is not available."""
+    """Returns name -> documentation of the fields that a class itself declares.
+
+    It is empty if the source is not available.
+    """
     try:
         with AST_LOCK:
             lines, start = inspect.getsourcelines(owner)
@@ -87,7 +90,7 @@ def _statements(owner: type) -> dict[str, FieldDoc]:
 
 
 def _comments(source: str) -> tuple[dict[int, str], dict[int, str]]:
-    """Returns line -> comment, for comments after code and for comments alone on a line."""
+    """Returns two dicts, line -> comment: comments after code, and comments alone on a line."""
     trailing: dict[int, str] = {}
     above: dict[int, str] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -1,4 +1,4 @@
-"""The index of the experiments in the params directories, read without running any code."""
+"""Lists the experiments in the params directories by reading their files, without running code."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
 
 MAX_FILES = 1024
-"""How many files' experiments are cached: `lingo check` asks for each file again."""
+"""The maximum number of files whose experiments are cached.
+
+Without the cache, `lingo check` would parse all files again for each experiment.
+"""
 
 
 class Entry(NamedTuple):
-    """An experiment as written in its file."""
+    """An experiment, as its file declares it."""
 
-    name: str  # the full name, `lm.source.tiny`
+    name: str  # the full name, such as `lm.source.tiny`
     file: Path
-    line: int  # of the function
-    doc: str
-    signature: str  # its arguments, as written
-    function: str  # its name in the file
-    minutes: int | None = None  # of its training on two cores, if the mark says it
+    line: int  # the line of the function's `def`
+    doc: str  # the function's docstring
+    signature: str  # the function's arguments, as written
+    function: str  # the function's name
+    minutes: int | None = None  # duration of training on two cores, from `@experiment(minutes=2)`
 
     @property
     def summary(self) -> str:
-        """The first line of the docstring."""
+        """The first line of the function's docstring."""
         return self.doc.partition("\n")[0]
 
 
@@ -37,10 +40,13 @@ class ExperimentIndex(NamedTuple):
     """The experiments in the params directories."""
 
     entries: dict[str, Entry]  # by name, sorted
-    unreadable: list[str]  # errors about files that are not Python
+    unreadable: list[str]  # an error message per file that cannot be read or parsed
 
     def find(self, name: str) -> Entry:
-        """Returns the entry of a name, or of the only name with an ending; raises ParamError."""
+        """Returns the experiment with a full name, or with a unique ending of its name.
+
+        Raises ParamError if no experiment or several experiments match.
+        """
         if name in self.entries:
             return self.entries[name]
         found = [full for full in self.entries if full.endswith(f".{name}")]
@@ -55,7 +61,10 @@ class ExperimentIndex(NamedTuple):
         raise ParamError(f"There is no experiment {name!r}.{near} {all_}{broken}")
 
     def search(self, word: str) -> list[Entry]:
-        """Returns the entries with a word in name or summary; raises ParamError if none has."""
+        """Returns the experiments whose name or summary contains a word, in any case.
+
+        Raises ParamError if no experiment matches.
+        """
         key = word.lower()
         entries = [e for e in self.entries.values() if key in f"{e.name} {e.summary}".lower()]
         if word and not entries:
@@ -64,7 +73,10 @@ class ExperimentIndex(NamedTuple):
 
 
 def index(roots: Roots | None = None) -> ExperimentIndex:
-    """Reads all files of the params directories; raises ParamError if two have the same name."""
+    """Reads all files of the params directories.
+
+    Raises ParamError if two experiments have the same name.
+    """
     entries: dict[str, Entry] = {}
     unreadable: list[str] = []
     for directory in (roots or roots_.find()).params:
@@ -83,7 +95,10 @@ def index(roots: Roots | None = None) -> ExperimentIndex:
 
 
 def read_entries(file: Path, parts: Sequence[str]) -> list[Entry]:
-    """Returns the experiments of a file, not imported; raises ParamError if it is not readable."""
+    """Returns the experiments of a file without importing it; raises ParamError if unreadable.
+
+    `parts` are the parts of the module's name, which the experiments' names begin with.
+    """
     try:
         return [*_read_marked(roots_.source(file), file, tuple(parts))]
     except RecursionError:  # `ast.unparse` raises it before the parser does
@@ -91,14 +106,14 @@ def read_entries(file: Path, parts: Sequence[str]) -> list[Entry]:
 
 
 def function_line(file: Path, name: str) -> str:
-    """Returns `file:line` of a function at the top of a file that is not imported, or ""."""
+    """Returns `file:line` of a file's top-level function, or "", without importing the file."""
     functions = (n for n in roots_.parse(file).body if isinstance(n, ast.FunctionDef))
     return next((f"{file}:{f.lineno}" for f in functions if f.name == name), "")
 
 
 @functools.lru_cache(maxsize=MAX_FILES)
 def _read_marked(content: bytes, file: Path, parts: tuple[str, ...]) -> tuple[Entry, ...]:
-    """Returns the experiments of a file's content; parsing is slow, so it is done once."""
+    """Returns the experiments in a file's content; cached, since parsing is slow."""
     if b"experiment" not in content:
         return ()
     found: dict[str, Entry] = {}
@@ -130,7 +145,7 @@ def _is_mark(decorator: ast.expr) -> bool:
 
 
 def _minutes(mark: ast.expr) -> int | None:
-    """Returns the number in `experiment(minutes=2)`, if it is one."""
+    """Returns the literal int in a decorator `@experiment(minutes=2)`, or None."""
     for keyword in mark.keywords if isinstance(mark, ast.Call) else ():
         match keyword:
             case ast.keyword(arg="minutes", value=ast.Constant(value=int(number))):
@@ -141,7 +156,7 @@ def _minutes(mark: ast.expr) -> int | None:
 
 
 def _signature(arguments: ast.arguments) -> str:
-    """Returns the arguments as text, `(a: int = 1, b)`."""
+    """Returns a function's arguments as text, such as `(a: int = 1, b)`."""
     names = [*arguments.args, *arguments.kwonlyargs]
     missing: list[ast.expr | None] = [None] * (len(arguments.args) - len(arguments.defaults))
     defaults = [*missing, *arguments.defaults, *arguments.kw_defaults]

@@ -1,6 +1,7 @@
-"""Imports modules of the roots, and files that a user names; their code runs in `user_code`.
+"""Imports modules of the roots (see `roots`), and files that a user names.
 
-If such a file imports TensorFlow, the import is quiet.
+Their code runs inside `user_code`, which turns an error into a ParamError with file and line. If
+such a file imports TensorFlow, TensorFlow's messages on stderr are suppressed.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from lingo.config.roots import mount
 from lingo.config.roots.roots import Roots, import_root, module_file, module_name, module_stem
 from lingo.config.roots.user_line import user_line
 
-_RUNNING = threading.RLock()  # held while a user's code runs: it prints to a redirected stdout
+_RUNNING = threading.RLock()  # held while a user's code runs, since stdout is redirected then
 
 
 def install(roots: Roots) -> None:
-    """Makes `tasks` and `params` of these roots importable, even if others have these names."""
+    """Makes the roots' `tasks` and `params` importable, next to other folders with these names.
+
+    Raises ParamError if a module from another file has been imported under a name of lingo's.
+    """
     with _RUNNING:
         _refuse_others()
         for name, directories in {**roots.packages, "params": roots.params}.items():
@@ -36,7 +40,7 @@ def install(roots: Roots) -> None:
 
 
 def _refuse_others() -> None:
-    """Raises ParamError if an imported module has lingo's name, but comes from another file."""
+    """Raises ParamError if an imported module has the name of a lingo module, but another file."""
     home = mount.home()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -52,16 +56,16 @@ def _refuse_others() -> None:
 
 
 def _is_excluded(folder: str, roots: Roots) -> bool:
-    """Returns whether a folder is the working directory's `params`, and these roots exclude it."""
+    """Returns whether a folder is the working directory's `params`, and the roots exclude that."""
     return roots.local is None and os.path.isdir("params") and os.path.samefile(folder, "params")
 
 
 @contextlib.contextmanager
 def user_code(file: Path) -> Generator[None]:
-    """Runs a `with` block of a user's code: an error becomes a ParamError with its file and line.
+    """A context in which a user's code runs; its errors become ParamErrors with file and line.
 
     The code's output goes to stderr, since stdout is for lingo's results. The code cannot end the
-    program. Only one thread at a time is in such a block.
+    program. Only one thread at a time is in such a context.
     """
     with _RUNNING, contextlib.redirect_stdout(sys.stderr):
         try:
@@ -80,12 +84,15 @@ def user_code(file: Path) -> Generator[None]:
 
 
 def is_imported(name: str, file: Path) -> bool:
-    """Returns whether a module has been imported from that file."""
+    """Returns whether the module `name` has been imported from `file`."""
     return getattr(sys.modules.get(name), "__file__", None) == str(file)
 
 
 def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
-    """Imports a module of the roots; raises ParamError if it fails or comes from another file."""
+    """Imports a module of the roots.
+
+    Raises ParamError if the import fails, or finds the module in another file.
+    """
     with _RUNNING:
         install(roots)
         if not file.is_relative_to(mount.home()):
@@ -98,10 +105,11 @@ def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
 
 
 def import_file(file: Path, roots: Roots, name: str = "") -> ModuleType:
-    """Imports a file that the user named, once; it may import files of its directory.
+    """Imports a file that the user named, unless it is imported already; returns its module.
 
-    A file of the roots becomes their module. Another file becomes the module `name` of a package if
-    it is in one, else a module named by its stem, or by a unique name if the stem is taken.
+    The file may import files of its directory. A file of the roots becomes the roots' module. Any
+    other file becomes the module `name` if its path ends with this dotted name, or else a module
+    named by the file's stem. If that name is another file's, the module gets a unique name.
     """
     file = file.resolve()
     with _RUNNING:  # otherwise another thread could find a partly imported module
@@ -125,7 +133,7 @@ def _import_own(file: Path, name: str, root: Path, roots: Roots) -> ModuleType:
 
 
 def _origin(name: str) -> str | None:
-    """Returns the file that importing a name would run; this runs the packages around the file."""
+    """Returns the file that importing a name would run; this imports the packages around it."""
     try:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:  # another module has the package's name

@@ -1,4 +1,4 @@
-"""TensorFlow and Keras, imported on first use: code that only reads parameters imports neither."""
+"""Imports TensorFlow and Keras on first use, so that code for parameters does without them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ __all__ = ["UNNEEDED_MODULES", "keras", "quiet", "set_defaults", "tf"]
 
 _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # or TensorFlow takes all memory of every GPU at once
-    # Off by default on processors without AVX-512, where it makes convolutions twice as fast.
+    # Otherwise TensorFlow takes all memory of every GPU at once.
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    # oneDNN is off by default on processors without AVX-512, where it makes convolutions twice as
+    # fast.
     "TF_ENABLE_ONEDNN_OPTS": "1",
 }
 """TensorFlow's environment variables, and the values that they get unless the user sets them."""
 
-# TensorFlow imports these if they exist, which takes half of its import time, but works without.
-# `tf.keras` still imports Keras on first use. TensorFlow Lite's converter of JAX functions is lost.
+# Module -> modules that its import hides. TensorFlow imports these if they exist, which takes half
+# of its import time, but it works without them. `tf.keras` still imports Keras on first use. Only
+# TensorFlow Lite's converter of JAX functions is lost.
 UNNEEDED_MODULES = {"tensorflow": ("keras.src.optimizers", "jax")}
 
 
@@ -32,7 +35,7 @@ class _LazyModule(ModuleType):
     """A module that is imported when one of its attributes is first read."""
 
     def __getattr__(self, name: str) -> Any:
-        set_defaults()  # GPUs read them when they start, which may be after the import
+        set_defaults()  # a GPU reads the variables when it starts, which may be after the import
         with quiet(self.__name__):
             module = importlib.import_module(self.__name__)
         self.__dict__.update(vars(module))
@@ -41,7 +44,7 @@ class _LazyModule(ModuleType):
 
 @contextlib.contextmanager
 def quiet(name: str = "tensorflow") -> Generator[None]:
-    """Suppresses what a module writes to stderr when any code imports it inside.
+    """Suppresses what a module writes to stderr if it is imported within this context.
 
     TensorFlow's C++ code writes a dozen lines about the processor before its log level is read.
     If the import fails, the suppressed text is added to the error as a note.
@@ -55,7 +58,7 @@ def quiet(name: str = "tensorflow") -> Generator[None]:
 
 
 class _Finder:
-    """A finder that makes the import of one module quiet, and finds it with the other finders."""
+    """An import finder that makes the import of one module quiet; other finders locate it."""
 
     def __init__(self, name: str) -> None:
         self._name, self._is_searching = name, False
@@ -63,7 +66,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the module's spec; None for other modules, and while it asks other finders."""
+        """Returns the spec of the one module; None for other modules and during its own search."""
         del path, target
         if name != self._name or self._is_searching:
             return None
@@ -86,7 +89,7 @@ class _Finder:
 
 @contextlib.contextmanager
 def _hide_modules(names: Sequence[str]) -> Generator[None]:
-    """Makes the import of modules fail inside, unless they are imported already."""
+    """Makes the import of some modules fail within this context, unless already imported."""
     hidden = [name for name in names if name not in sys.modules]
     blocked: dict[str, Any] = dict.fromkeys(hidden)  # None makes Python's import fail
     sys.modules.update(blocked)
@@ -111,7 +114,7 @@ def _pause_garbage_collection() -> Generator[None]:
 
 @contextlib.contextmanager
 def _capture_stderr() -> Generator[None]:
-    """Captures what is written to stderr, and adds it to an error as a note."""
+    """Captures what is written to stderr within this context; if it raises, adds it as a note."""
     set_defaults()
     if sys.stderr is None:  # closed, as by `2>&-`: there is nothing to capture
         yield

@@ -1,4 +1,4 @@
-"""Options: one dataclass declares the flags of a verb and the parameters of a function.
+"""Options: one dataclass declares the flags of a verb (`lingo train`) and a function's parameters.
 
     @option_class
     class TrainOptions:
@@ -11,9 +11,9 @@
     @takes(TrainCall)
     def train(call: TrainCall) -> Outcome: ...
 
-`lingo.cli.command` makes the flag `--audit` from it, and `takes` makes the function
-`train(logdir, *, audit=False)`, whose docstring has the sentence under `Args:`. An option that only
-one side has stands in that side's subclass: the verb's options, or the call.
+`lingo.cli.command` makes the flag `--audit` of `lingo train` from the declaration. `takes` makes
+the function `train(logdir, *, audit=False)` from it, whose docstring has the help sentence under
+`Args:`. An option that only the command or only the function has is declared in a subclass.
 """
 
 from __future__ import annotations
@@ -38,40 +38,42 @@ _ARGS = "Args:\n"
 
 
 class Option(NamedTuple):
-    """What a declaration says about an option."""
+    """The arguments of `option`: an option's help sentence, default, and limits."""
 
     help: str
     default: Any
     flag: str = ""  # the flag's name, if it is not the field's
     minimum: float | None = None
     maximum: float | None = None
-    switch_value: Any = None  # the value if the flag is given without one; None: a value is needed
+    switch_value: Any = None  # the value of a bare `--flag`; None: the flag needs a value
 
 
 class Word(NamedTuple):
-    """The positional argument that a verb takes in addition to its flags."""
+    """The positional argument of a verb, such as NAME in `lingo describe NAME`."""
 
-    form: str  # in the usage line: "NAME", "[word]" if it is optional, "-- words" for a command
+    # The text in the usage line: "NAME", "[word]" if the argument is optional, or "-- words" if the
+    # argument is another command.
+    form: str
 
 
 class Declaration(NamedTuple):
-    """An option with the field that declares it."""
+    """An option, and the dataclass field that declares it."""
 
     field: str
-    flag: str  # without dashes
-    hint: Any  # its type
+    flag: str  # the flag's name, without dashes
+    hint: Any  # the field's type
     option: Option
 
     @property
     def types(self) -> tuple[Any, ...]:
-        """The types of its values, without NoneType."""
+        """The types that the option's value may have, without NoneType."""
         is_union = typing.get_origin(self.hint) in (types.UnionType, typing.Union)
         hints = typing.get_args(self.hint) if is_union else (self.hint,)
         return tuple(hint for hint in hints if hint is not types.NoneType)
 
     @property
     def choices(self) -> list[str]:
-        """The words of a Literal in its type; [] without one."""
+        """The words that a Literal in the option's type allows; [] if it has no Literal."""
         literals = (hint for hint in self.types if typing.get_origin(hint) is typing.Literal)
         return [choice for hint in literals for choice in typing.get_args(hint)]
 
@@ -85,10 +87,10 @@ def option(
     maximum: float | None = None,
     switch_value: Any = None,
 ) -> Value:
-    """Declares an option by its help sentence; the field's type says which values it takes.
+    """Declares an option of an option class; the field's type says which values it takes.
 
-    Without a default the option is None if it is left out, but a type checker then requires it in
-    the constructor. So the options that Python functions share say `default=None`.
+    Without `default`, an option that is not given is None. A type checker, however, then requires
+    it in the constructor, so options of Python functions are declared with `default=None`.
     """
     declared = Option(help, default, flag, minimum, maximum, switch_value)
     field: Any = dataclasses.field(default=default, metadata={"declared": declared})
@@ -96,7 +98,7 @@ def option(
 
 
 def word(form: str) -> Any:
-    """Declares the positional argument that a verb takes in addition to its flags."""
+    """Declares the positional argument of a command; `form` is its text in the usage line."""
     return dataclasses.field(metadata={"declared": Word(form)})
 
 
@@ -107,7 +109,7 @@ def option_class(cls: type[Value]) -> type[Value]:
 
 
 def declarations(cls: type) -> list[Declaration]:
-    """Returns the options of a class in the order of the fields, inherited ones first."""
+    """Returns the options of an option class in the order of its fields, inherited ones first."""
     hints = typing.get_type_hints(cls)
     return [
         Declaration(name, declared.flag or name, hints[name], declared)
@@ -117,7 +119,7 @@ def declarations(cls: type) -> list[Declaration]:
 
 
 def word_field(cls: type) -> tuple[str, str]:
-    """Returns the field and form of a verb's positional argument; ("", "") without one."""
+    """Returns (field name, form) of a command's positional argument; ("", "") if it has none."""
     words = [(name, word.form) for name, word in _metadata(cls).items() if isinstance(word, Word)]
     return words[0] if words else ("", "")
 
@@ -133,7 +135,10 @@ def _metadata(cls: Any) -> dict[str, Option | Word]:
 def takes(
     cls: Callable[Parameters, Call],
 ) -> Callable[[Callable[[Call], Result]], Callable[Parameters, Result]]:
-    """Replaces a function's only parameter, an object of the dataclass `cls`, by `cls`'s fields."""
+    """Returns a decorator that replaces a function's only parameter by the fields of `cls`.
+
+    The function takes an instance of the dataclass `cls`, which the decorated function creates.
+    """
 
     def decorate(function: Callable[[Call], Result]) -> Callable[Parameters, Result]:
         def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -147,7 +152,10 @@ def takes(
 def method_takes(
     cls: Callable[Parameters, Call],
 ) -> Callable[[Callable[[Owner, Call], Result]], Callable[Concatenate[Owner, Parameters], Result]]:
-    """Replaces a method's only parameter, an object of the dataclass `cls`, by `cls`'s fields."""
+    """Returns a decorator that replaces a method's only parameter by the fields of `cls`.
+
+    The method takes an instance of the dataclass `cls`, which the decorated method creates.
+    """
 
     def decorate(
         function: Callable[[Owner, Call], Result],
@@ -161,10 +169,10 @@ def method_takes(
 
 
 def documents(cls: type) -> Callable[[Value], Value]:
-    """Adds the sentences of a class of options to the docstring of a function with these options.
+    """Returns a decorator that adds the help sentences of `cls`'s options to a docstring.
 
-    It is for a function with `*values`, which no dataclass has, or with overloads: its signature
-    repeats the options.
+    It is for functions that `takes` cannot make: those with `*values`, or with overloads. They
+    declare the options' parameters themselves.
     """
 
     def decorate(function: Value) -> Value:
@@ -175,7 +183,7 @@ def documents(cls: type) -> Callable[[Value], Value]:
 
 
 def _present(call: Any, function: Any, cls: Any) -> Any:
-    """Gives a wrapper the function's name, and signature and docstring from function and `cls`."""
+    """Gives a wrapper the function's name, with `cls`'s fields in its signature and docstring."""
     functools.update_wrapper(call, function)
     del call.__wrapped__
     cls.__init__.__qualname__ = call.__name__  # Python's error for a wrong call shows it
@@ -188,7 +196,7 @@ def _present(call: Any, function: Any, cls: Any) -> Any:
 
 
 def _docstring(function: Any, cls: Any) -> str:
-    """Returns the docstring of a function with the sentences of options at the end of `Args:`."""
+    """Returns a function's docstring with the help sentences of `cls` at the end of `Args:`."""
     before, _, after = inspect.cleandoc(function.__doc__ or "").partition(_ARGS)
     own, gap, rest = after.partition("\n\n")
     lines = [

@@ -1,4 +1,4 @@
-"""Paths: `a.b[0]['k'].c` leads from Params to a slot for a value."""
+"""Reads override paths such as `a.b[0]['k'].c`, which lead from Params to a slot for a value."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _STEP = re.compile(r"""\.?([A-Za-z_]\w*)|\[\s*(?:'([^']*)'|"([^"]*)"|([^\]'"]*?)
 
 
 class _Item(NamedTuple):
-    """`[key]` in a path, without quotes."""
+    """The key of a step `[key]` in a path."""
 
-    text: str
+    text: str  # without brackets and quotes
 
 
 class Slot(NamedTuple):
-    """A place for a value: a field of Params, or an item of the container in the field."""
+    """A place for a value: a field of Params, or an item of a container in a field."""
 
-    owner: Node
+    owner: Node  # the Params with the field
     field: str  # the name of the field
-    keys: list[str | int]  # keys that lead from the field's value to the item
-    path: str  # from the root
+    keys: list[str | int]  # keys from the field's value to the item; []: the field itself
+    path: str  # the path from the root to this slot
 
     @property
     def hint(self) -> Any:
-        """The type of values in this slot."""
+        """The type that a value in this slot must have."""
         hint = field_of(self.owner.cls, self.field).hint
         for key in self.keys:
             hint = types.item(hint, key)
         return hint
 
     def get(self) -> Value:
-        """Returns the value, or None if it is missing."""
+        """Returns the value in this slot, or None if it is missing."""
         value = getattr(self.owner, self.field, None)
         for key in self.keys:
             value = _item_value(value, key)
@@ -54,10 +54,10 @@ class Slot(NamedTuple):
 def follow(
     node: Node, path: str, where: str = "", *, root: Node | None = None, new: bool = True
 ) -> Slot:
-    """Returns the slot that a path from a node names; raises ParamError if it does not exist.
+    """Returns the slot at a path from a node; raises ParamError if the path leads nowhere.
 
-    `where` is the node's path and `root` the experiment, both for messages. With `new`, the slot
-    may be an item that a dict does not have yet.
+    `where` is the node's own path and `root` the experiment, both for messages. With `new`, the
+    slot may be an item that a dict does not have yet.
     """
     steps = _steps(path)
     while True:
@@ -122,7 +122,10 @@ def _item_value(container: Value, key: str | int) -> Value:
 
 
 def _key(container: Value, item: _Item, where: str, *, new: bool) -> str | int:
-    """Returns the key of an existing item, or, if `new`, of one that may be added to a dict."""
+    """Returns the key of an item of a container; an index is made non-negative.
+
+    Raises ParamError if the item does not exist, unless `new` is set and the container is a dict.
+    """
     if isinstance(container, dict):
         if item.text not in container and not new:
             keys = ", ".join(map(repr, container)) or "none"
@@ -140,7 +143,7 @@ def _key(container: Value, item: _Item, where: str, *, new: bool) -> str | int:
 
 
 def _replace_item(container: Value, keys: list[str | int], value: Value) -> Value:
-    """Returns a copy of a container with a value replaced, at the item that the keys lead to."""
+    """Returns a copy of a nested container in which `value` replaces the item at `keys`."""
     if not keys:
         return value
     key, *rest = keys
@@ -153,7 +156,7 @@ def _replace_item(container: Value, keys: list[str | int], value: Value) -> Valu
 
 
 def refuse_unknown_field(cls: type[Any], name: str, where: str, root: Node | None) -> NoReturn:
-    """Raises ParamError for an unknown field; names the experiment's classes that have it."""
+    """Raises ParamError for an unknown field, and suggests classes in `root` with such a field."""
     names = [name, *synonyms(name)]
     found = {(n.cls.__name__, own) for n in nodes(root) for own in names if own in fields(n.cls)}
     owners = sorted(f"{owner}.{own}" for owner, own in found)
@@ -164,7 +167,7 @@ def refuse_unknown_field(cls: type[Any], name: str, where: str, root: Node | Non
 
 
 def _refuse_step(value: Value, step: str | _Item, where: str) -> NoReturn:
-    """Raises ParamError for a path that continues at a value that is not Params."""
+    """Raises ParamError for a path with a step `.field` after a value that is not Params."""
     if isinstance(value, dict):
         keys = [f"{where}[{key!r}]" for key in value] or [f"{where}['key']"]
         raise ParamError(f"{where} is a dict: write {' or '.join(keys[:5])}")

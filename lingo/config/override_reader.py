@@ -1,4 +1,4 @@
-"""The reader of an override's text: brackets, commas and `=`; field types read the leaves."""
+"""Reads the value in an override's text: splits it at brackets and commas; `types` reads leaves."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ _TOKEN = re.compile(rf"(?:^|(?<=[,=:(\[{{]))\s*(?:{_QUOTED})|(?P<mark>[,=:()\[\]
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 Template: TypeAlias = Callable[[str, Any], Any]
-"""Turns a text into the value of a field's type: Params for `Class` or `Class(field=value, ...)`,
-or the function of a name."""
+"""A function (text, type) -> value that looks up names.
+
+The value is Params for the text `Class` or `Class(field=value, ...)`, or a function for its name.
+"""
 
 
 def read(text: str, hint: Any, template: Template) -> Any:
-    """Returns the value of a text for a type.
+    """Returns the value that a text has in a field of type `hint`; `template` looks up names.
 
-    Raises Unreadable; its message comes after the field's name: "takes int, got 'four'".
+    Raises Unreadable with a message that continues a field's name: "takes int, got 'four'".
     """
     try:
         return _read(text.strip(), types.alternatives(hint), template)
@@ -35,7 +37,7 @@ def read(text: str, hint: Any, template: Template) -> Any:
 
 
 def parse_call(text: str) -> tuple[str, dict[str, str]]:
-    """Splits `Class(field=value, ...)` into name and values' texts, or raises Unreadable."""
+    """Returns the name and {field: value text} in `Class(field=value, ...)`; raises Unreadable."""
     name, _, rest = (part.strip() for part in text.partition("("))
     marks = list(_marks(text))  # raises if a bracket is not closed
     if not is_class(text):
@@ -76,7 +78,10 @@ def partition(text: str, separator: str) -> tuple[str, str, str]:
 
 
 def _marks(text: str) -> Iterator[tuple[int, str, int]]:
-    """Yields (index, character, depth) of the brackets and separators outside quotes."""
+    """Yields (index, character, depth) of each bracket and separator outside quotes.
+
+    A quoted string is yielded with the character "". A bracket has the depth outside it.
+    """
     open_brackets: list[str] = []
     for token in _TOKEN.finditer(text):
         mark = token["mark"] or ""
@@ -101,7 +106,7 @@ def _is_enclosed(text: str) -> bool:
 
 
 def _read(text: str, members: tuple[Any, ...], template: Template) -> Any:
-    """Returns the value of a text by the first member of a union that can read it."""
+    """Returns the value of a text in a field of a union type, by the first member that reads it."""
     detail = ""
     for member in sorted(members, key=types.reading_rank):
         try:

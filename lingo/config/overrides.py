@@ -1,11 +1,12 @@
-"""Overrides, for the command line and Python; each sees the effect of the earlier ones:
+"""Applies overrides, texts that change an experiment's Params from the command line or Python:
 
     a.b[0]['k'].c=v         sets a field
-    Class.field=v           sets it in all Params of a class and its subclasses
+    Class.field=v           sets a field in all Params of a class and its subclasses
     Class=Other(f=v)        swaps the class, keeping set values that still apply
-    Class=Other(f=_, ...)   wraps: `_` is the old value
+    Class=Other(f=_, ...)   wraps Params in other Params, in the field whose value is `_`
 
-A value is read by the type of its field (see `override_reader`).
+Overrides are applied in order, so each sees the effect of the earlier ones. The type of a field
+decides how its value's text is read (see `override_reader`).
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ class NoMatch(ParamError):
 
 
 class OverrideResult(NamedTuple):
-    """What an override did."""
+    """What an override has changed."""
 
     text: str  # the override
-    num_matches: int  # how many Params it matched
-    dropped_values: list[str]  # set values that it did not keep, one line each
+    num_matches: int  # how many Params the override matched
+    dropped_values: list[str]  # a line for each set value that was lost when a class was swapped
 
 
 def apply(
     params: Params, overrides: Iterable[str], classes: Classes | None = None
 ) -> list[OverrideResult]:
-    """Applies overrides in order to the root of an experiment, in place; returns what each did.
+    """Applies overrides in order to an experiment's Params, in place; returns a result for each.
 
-    They may name `classes`, and classes in the modules of the experiment's classes. Raises NoMatch
-    for a class that is not in the experiment, and ParamError for any other mistake; the earlier
-    overrides stay applied.
+    An override may name a class in `classes`, or in a module of one of the experiment's classes.
+    Raises NoMatch for a class that is not in the experiment, and ParamError for any other mistake.
+    After an error, the earlier overrides stay applied.
     """
     classes = classes or Classes()
     named = [n.cls for n in nodes(params)] + functions(params)
@@ -58,15 +59,19 @@ def apply(
 
 
 def parse_template(text: str, hint: Any, classes: Classes, where: str) -> Any:
-    """Returns the Params of a text `Class` or `Class(field=value, ...)` for a type `hint`.
+    """Returns the Params that `Class` or `Class(field=value, ...)` means in a field of type `hint`.
 
-    If `hint` is the type of a function, it returns the function with that name.
+    If the field takes a function, returns the function with the name `text`. `where` is the
+    field's path, for messages.
     """
     return _Setter(classes, None).template(text, hint, where)
 
 
 def find_slots(params: Params, target: str, classes: Classes | None = None) -> list[Slot]:
-    """Returns the existing slots that the left side of an override names; raises like `apply`."""
+    """Returns the existing slots that the left side of an override names.
+
+    Raises ParamError for a mistake, as `apply` does.
+    """
     head = _head(params, target)
     if head is None:
         return [follow(params, target, root=params, new=False)]
@@ -78,7 +83,7 @@ def find_slots(params: Params, target: str, classes: Classes | None = None) -> l
 
 
 def _head(root: Params, target: str) -> re.Match[str] | None:
-    """Splits `Class` or `Class.path`; returns None for a path from the root."""
+    """Returns a match with the groups `Class` and `.path`; None if the target is a root's path."""
     head = _HEAD.fullmatch(target)
     if head is None or head[1] in fields(root.cls) or not (":" in head[1] or head[1][0].isupper()):
         return None
@@ -86,7 +91,10 @@ def _head(root: Params, target: str) -> re.Match[str] | None:
 
 
 def _matches(selection: Selection, path: str) -> list[tuple[str, Params]]:
-    """Returns (path, Params) of each selected node; raises if it lacks the path's first field."""
+    """Returns (path, Params) for each selected node.
+
+    Raises ParamError if the selection's class lacks the first field of `path`.
+    """
     first = first_field(path)
     if first is not None and first not in fields(selection.cls):
         refuse_unknown_field(selection.cls, first, "", selection.root)
@@ -123,9 +131,10 @@ def _apply(root: Params, text: str, setter: _Setter) -> OverrideResult:
 
 
 def _select(root: Params, name: str, classes: Classes, argument: str = "") -> Selection:
-    """Returns all Params of a class, given as `Class` or `module:Class`.
+    """Returns all Params of a class, whose name is `Class` or `module:Class`.
 
-    If there are none, the error suggests an override that adds one, with an argument.
+    Raises NoMatch if the experiment has no such Params. The message suggests an override that adds
+    some, with `argument`, such as `num_experts=8`, in it.
     """
     mro = {cls for node in nodes(root) for cls in node.cls.__mro__}
     known = {c for c in mro if issubclass(c, Configurable) and c is not Configurable}
@@ -151,14 +160,14 @@ def _select(root: Params, name: str, classes: Classes, argument: str = "") -> Se
 
 
 class _Setter:
-    """Sets fields from text."""
+    """Applies the right sides of overrides: sets fields, swaps and wraps Params."""
 
     def __init__(self, classes: Classes, root: Params | None) -> None:
         self.classes = classes  # the classes that texts may name
-        self.root = root  # the experiment, whose classes messages name
+        self.root = root  # the experiment; messages suggest its classes
 
     def assign(self, node: Params, path: str, text: str, where: str = "") -> None:
-        """Sets a field of a node, or of a node below it; `where` is the path of the node."""
+        """Sets the field at `path` from a node to the value of a text; the node is at `where`."""
         slot = follow(node, path, where, root=self.root)
         if types.takes_params(slot.hint) and HOLE in _values(text):
             old = slot.get()
@@ -198,7 +207,10 @@ class _Setter:
         return node
 
     def replace(self, selection: Selection, text: str) -> list[str]:
-        """Swaps all selected nodes for `Class(...)`, or wraps them; returns the dropped values."""
+        """Swaps all selected nodes for `Class(...)`, or wraps them if the text has `_`.
+
+        Returns a line for each dropped value.
+        """
         try:
             name, arguments = override_reader.parse_call(text)
         except Unreadable as error:
@@ -207,7 +219,7 @@ class _Setter:
         values = {path: value for path, value in arguments.items() if value != HOLE}
         kinds = {interface(node.cls) for node in selection}
         cls = self.classes.find(name, lambda cls: any(issubclass(cls, k) for k in kinds))
-        for path, value in values.items():  # raises for mistakes before anything changes
+        for path, value in values.items():  # a mistake raises here, before anything changes
             self.assign(Params(cls), path, value, cls.__name__)
         if hole and not types.takes_params(
             follow(Params(cls), hole, cls.__name__, root=self.root).hint
@@ -225,9 +237,10 @@ class _Setter:
         return dropped
 
     def _reassign(self, node: Params, path: str, text: str, where: str) -> list[str]:
-        """Sets a field of a wrapper that existed before; returns a line if its value was another.
+        """Sets a field of a wrapper that existed already; returns a line if that changes its value.
 
-        `Class=MoE(expert=_, num_experts=8)` also changes mixtures that had more experts.
+        For example, `FeedForward=MoE(expert=_, num_experts=8)` also changes the number of experts
+        of each MoE that was there before.
         """
         slot = follow(node, path, where, root=self.root)
         had_value, old = slot.owner.is_given(slot.field), slot.get()
@@ -242,7 +255,7 @@ class _Setter:
 
 
 def _values(text: str) -> Iterable[str]:
-    """Returns the values of the arguments in `Class(field=value, ...)`; any other text itself."""
+    """Returns the texts of the values in `Class(field=value, ...)`, or [text] for other text."""
     try:
         return override_reader.parse_call(text)[1].values()
     except Unreadable:
@@ -250,7 +263,7 @@ def _values(text: str) -> Iterable[str]:
 
 
 def _hole(name: str, arguments: dict[str, str], where: str) -> str:
-    """Returns the field whose value is `_`, or ""."""
+    """Returns the field whose value is `_`, the one that gets the wrapped Params; "" if none."""
     holes = [field for field, value in arguments.items() if value == HOLE]
     if len(holes) > 1:
         raise ParamError(
@@ -263,8 +276,8 @@ def _hole(name: str, arguments: dict[str, str], where: str) -> str:
 def _swap_hint(root: Params, name: str, argument: str, classes: Classes) -> str:
     """Returns " To have one: --set='FeedForward=MoE(expert=_, num_experts=8)'.", or "".
 
-    It suggests only lingo's classes: other classes would have to be imported. `argument` is the
-    value that the override sets, `num_experts=8`.
+    Only lingo's classes are suggested, since others would have to be imported. `argument` is what
+    the failed override sets, such as `num_experts=8`.
     """
     modules = [place.module for place in classes.places[name] if place.module.startswith("lingo.")]
     if len(modules) != 1:
@@ -280,7 +293,7 @@ def _swap_hint(root: Params, name: str, argument: str, classes: Classes) -> str:
 
 
 def _find_wrapped(cls: type[Configurable], present: dict[str, type]) -> list[tuple[str, str]]:
-    """Returns (class, `field=_`) of present classes that are the default of a field of `cls`."""
+    """Returns (class name, `field=_`) for each present class that is a field's default in `cls`."""
     defaults = {f.name: f.default.cls for f in fields(cls).values() if types.is_params(f.default)}
     return [
         (old.__name__, f"{field}=_")
@@ -290,7 +303,11 @@ def _find_wrapped(cls: type[Configurable], present: dict[str, type]) -> list[tup
 
 
 def _find_replaced(cls: type[Configurable], present: dict[str, type]) -> list[tuple[str, str]]:
-    """Returns (class, "") of the only present class with the same base, or else interface."""
+    """Returns [(class name, "")] of the present class that is most like `cls`; [] if unclear.
+
+    It is the only one that shares a base class with `cls`, or if none does, the only one that
+    shares its interface.
+    """
     kin = {name: old for name, old in present.items() if interface(old) is interface(cls)}
     bases = {base for base in cls.__mro__ if base not in interface(cls).__mro__}
     near = [name for name, old in kin.items() if bases.intersection(old.__mro__)]

@@ -1,4 +1,4 @@
-"""Parameter objects: what a class declares, a researcher sets, and a parent builds.
+"""Parameter objects: a class declares them, a researcher sets them, and a parent builds them.
 
 A `Configurable` class declares its fields as annotated attributes. `X.params(field=value)` gives a
 `Params`, which can be changed at any depth until `build()` makes the object:
@@ -6,17 +6,17 @@ A `Configurable` class declares its fields as annotated attributes. `X.params(fi
     class FeedForward(Layer):
         dim: int                          # width of the input; no default: required
         hidden_dim: int | None = None     # None: 4 * dim
-        norm: Norm = RmsNorm              # a template: the layer builds it, as often as it likes
+        norm: Norm = RmsNorm              # a template: the layer may build it several times
 
         def setup(self):
             self.norm = self.p.norm.build(dim=self.p.dim)     # the norm inherits `dim` if unset
 
-Building is shallow: a node's children stay Params until their parent builds them. The root is
-copied once, deeply: built objects share nothing with the caller's Params, and their own Params
-cannot change.
+Building is shallow: the children of Params stay Params until their parent builds them. The root is
+copied deeply before it is built, so built objects share nothing with the caller's Params. The
+Params of a built object cannot change.
 
-`Params` and `Configurable` are in one file, since each makes the other; `__all__` is all that
-layers, tasks and experiments need.
+`Params` and `Configurable` are in one file, since each makes the other. Layers, tasks and
+experiments need only the names in `__all__`.
 """
 
 from __future__ import annotations
@@ -65,11 +65,12 @@ class Configurable:
     """Anything that is built from parameters.
 
     Subclasses declare fields as annotated attributes and may define `check` and `setup`. A class
-    defined with `interface=True` is an interface: a field of its type, or of a subclass's, takes
-    any class with the same interface. A parent depends on what a child does, not on its class.
+    defined with `interface=True` is an interface. A field whose type is an interface, or a
+    subclass of one, takes any class with the same interface, because a parent depends only on
+    its child's methods.
     """
 
-    p: Any  # the parameters it was built from, inherited values included; they cannot change
+    p: Any  # the object's parameters, inherited values included; they cannot change
     _fields: ClassVar[dict[str, Field]] = {}
     _interface: ClassVar[type]
     _wrapped: ClassVar[str | None] = None
@@ -103,26 +104,26 @@ class Configurable:
 
     @classmethod
     def params(cls, **values: Any) -> Params:
-        """Returns the parameters of this class, with some of them set."""
+        """Returns Params of this class with the given values set."""
         return Params(cls, **values)
 
     def check(self) -> None:
-        """Raises ParamError if the values do not go together. Called before `setup`."""
+        """Raises ParamError if values in `self.p` contradict each other. Called before `setup`."""
 
     def setup(self) -> None:
-        """Builds children and declares what the object needs. `self.p` is complete."""
+        """Builds children and sets attributes, in place of `__init__`. `self.p` is complete."""
 
     def _missing_method(self, method: str, purpose: str) -> ParamError:
-        """Returns the error for a method that a subclass has to define."""
+        """Returns the error to raise if a subclass lacks a method that it has to define."""
         cls = type(self)
         return ParamError(f"{definition_line(cls)}: {cls.__name__} has no `{method}`: {purpose}")
 
     def _finish(self, parent: Configurable | None) -> None:
-        """Called after `setup`, with the object that builds this one."""
+        """Called after `setup` with the object that builds this object; None for the root."""
 
 
 class Params(Config):
-    """The parameters of one Configurable: read and set as attributes, checked when set."""
+    """The parameters of a Configurable, read and set as attributes; each is checked when set."""
 
     __params__ = True  # see `types.is_params`
     __fn_or_cls__: type[Configurable]
@@ -140,7 +141,7 @@ class Params(Config):
             __argument_history__=History(),
             __argument_tags__=defaultdict(set),
         )
-        for name, value in values.items():  # no value can contain the new Params: no check
+        for name, value in values.items():  # no value can contain the new Params
             self._store(name, field_of(cls, name).fit(value))
 
     @property
@@ -194,19 +195,19 @@ class Params(Config):
             self.__arguments__[name] = deep_copy(field.default)
 
     def __iter__(self) -> Iterator[str]:
-        """Yields the names of the fields."""
+        """Yields the names of all fields, set or not."""
         yield from fields(self.cls)
 
     def __getitem__(self, path: str) -> Any:
         """Returns the value at a path: `cfg["task.model.stack.layer"]`, `cfg["eval_inputs['a']"]`.
 
-        Raises ParamError if there is none.
+        Raises ParamError if the path leads nowhere, or its field is not set.
         """
         slot = follow(self, path, new=False)
         return slot.get() if slot.keys else getattr(slot.owner, slot.field)
 
     def __setitem__(self, path: str, value: Any) -> None:
-        """Sets the value at a path, as the assignment of an attribute does."""
+        """Sets the value at a path, with the checks of an attribute's assignment."""
         follow(self, path).set(value)
 
     def __dir__(self) -> list[str]:
@@ -214,7 +215,7 @@ class Params(Config):
         return [*fields(self.cls), *(name for name in vars(Params) if not name.startswith("_"))]
 
     def _repr_html_(self) -> str:
-        """Returns what a notebook shows: a tree of what was set, whose branches fold."""
+        """Returns the HTML that a notebook shows: a foldable tree of the values that were set."""
         return tree_html(self)
 
     def __copy__(self) -> Params:
@@ -224,10 +225,10 @@ class Params(Config):
         return copy_tree(self, memo)
 
     def __flatten__(self) -> tuple[tuple[Any, ...], Any]:
-        """Returns the values for Fiddle's tools, but no values for `fdl.build`.
+        """Returns the values and metadata for Fiddle's tools, but no values during `fdl.build`.
 
-        `fdl.build` starts at the leaves, which inherit from their parents; so `__build__` builds
-        the whole tree from its root.
+        `fdl.build` would build leaves before their parents, from which leaves inherit values.
+        Without values it sees a single leaf, and `__build__` builds the whole tree from its root.
         """
         values, metadata = super().__flatten__()
         return ((), metadata._replace(argument_names=())) if is_building() else (values, metadata)
@@ -240,7 +241,7 @@ class Params(Config):
         return f"{path}.{name}" if path else f"{self.cls.__name__}.{name}"
 
     def is_given(self, name: str) -> bool:
-        """Returns whether the field was set, or something inside its default value."""
+        """Returns whether the field itself was set, or a value inside its default template."""
         if self.__argument_history__.get(name):
             return True
         field = field_of(self.cls, name)
@@ -257,7 +258,7 @@ class Params(Config):
         return deep_copy(self)
 
     def all(self, cls: type[Configurable]) -> Selection:
-        """Returns the `Selection` of all Params of a class and its subclasses, from here down."""
+        """Returns a selection of all Params of a class and its subclasses in this tree."""
         return Selection(
             [node for node in nodes(self) if issubclass(node.__fn_or_cls__, cls)], cls, self
         )
@@ -265,16 +266,16 @@ class Params(Config):
     def build(self, **inherited: Any) -> Any:
         """Builds the object; the caller's Params stay as they are and can be built again.
 
-        `inherited` has values for unset fields; names of other fields are ignored. Children always
-        inherit `dtype`. Raises ParamError, with the path, if a required field has no value, or from
-        `check` or `setup`.
+        `inherited` has values for unset fields. Names without a field are ignored. Children always
+        inherit `dtype`. Raises ParamError, with the path, if a required field has no value, or if
+        `check` or `setup` raises it.
         """
         return build(self, inherited)
 
 
 @functools.cache
 def prototype(cls: type[Configurable]) -> Params:
-    """Returns the Params of a class with only its default templates in them."""
+    """Returns Params of a class in which nothing is set, with its default templates; cached."""
     blank = object.__new__(Params)
     Config.__init__(blank, cls)
     for field in fields(cls).values():

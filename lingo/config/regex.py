@@ -1,4 +1,4 @@
-"""Regular expressions in configurations."""
+"""Checks regular expressions in configurations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ MAX_CHARACTERS = 1000
 def check_regex(pattern: str) -> None:
     """Raises ParamError for a text that is too long or not a regular expression.
 
-    Nested repeats such as `(a+)+` double Python's time with each character of a name: avoid them.
+    Nested repeats such as `(a+)+` are not refused, but avoid them: Python's matching time doubles
+    with each character of a name.
     """
     if len(pattern) > MAX_CHARACTERS:
         raise ParamError(f"{pattern!r:.80}... has more than {MAX_CHARACTERS} characters")

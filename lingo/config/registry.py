@@ -1,12 +1,12 @@
 """The registry of experiments: functions marked `@experiment` in files of the params directories.
 
-Nothing is registered by running code: files are read, and only the file of the requested experiment
-is imported. The name of an experiment is its file's path below the directory and its function,
-`lm.source.tiny`; any unique ending of it works. A request has one of these forms:
+Experiments are found by reading files, and only the file of the requested experiment is imported.
+The name of an experiment, such as `lm.source.tiny`, is its file's path below the params directory
+and its function's name. Any unique ending of the name works. A request has one of these forms:
 
-    tiny                            a name or an ending
-    lm.source.tiny(model_dim=256)   with arguments of the function
-    my/file.py:tiny(model_dim=256)  from any file
+    tiny                            a name, or its ending
+    lm.source.tiny(model_dim=256)   a name with arguments of the function
+    my/file.py:tiny(model_dim=256)  a function in any file
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FORM = re.compile(
     r"(?P<file>[^(]*\.py(?=:|$|\s*\())?:?(?P<name>[\w.-]*)\s*(?P<arguments>\(.*\))?", re.DOTALL
 )
 _ARGUMENT = re.compile(r"\s*exp\.(.*)", re.DOTALL)
-ARGUMENT = "exp."  # begins an override of an argument of the experiment's function
+ARGUMENT = "exp."  # the beginning of overrides of the function's arguments
 
 
 @overload
@@ -51,10 +51,10 @@ def experiment(*, minutes: int) -> Callable[[F], F]: ...
 
 
 def experiment(function: Any = None, *, minutes: int | None = None) -> Any:
-    """Marks a function that returns the Params of an experiment, for the registry to find.
+    """Marks a function that returns the Params of an experiment, so that the registry finds it.
 
-    `@experiment(minutes=2)` says for `lingo list` that its training takes two minutes on two cores.
-    The file is read for it, not run, so the number stands there as it is.
+    `@experiment(minutes=2)` tells `lingo list` that training takes two minutes on two cores. The
+    file is read, not run, for this number, so it must be a literal.
     """
     del minutes
 
@@ -69,15 +69,16 @@ class ResolvedExperiment(NamedTuple):
 
     params: Params
     origin: Origin
-    override_results: list[OverrideResult]  # one per override of the Params
+    override_results: list[OverrideResult]  # a result per override of the Params
 
 
 def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) -> ResolvedExperiment:
-    """Returns the experiment of a request in one of the forms above.
+    """Returns the experiment that a request `form` names, with overrides applied.
 
-    Overrides `exp.argument=value` are for the function, other overrides for the Params it returns.
-    `roots` are by default this installation's and the working directory's. Raises ParamError for
-    any mistake in the request or an override, and for any error in the experiment's file.
+    The module's docstring lists the forms. Overrides `exp.argument=value` set arguments of the
+    experiment's function, and all others change the Params that it returns. `roots` are by default
+    this installation's and the working directory's. Raises ParamError for any mistake in the
+    request or an override, and for any error in the experiment's file.
     """
     roots = roots or roots_.find()
     texts = list(overrides)
@@ -121,15 +122,17 @@ def find_changes(
 ) -> list[text.Change]:
     """Returns how an experiment differs from its function's result without arguments and overrides.
 
+    Inherited values are left out.
+
     Args:
         params: the experiment.
-        origin: where it came from.
-        roots: where its file may look for others.
-        trust: None, or the files outside the trusted roots that may be imported.
+        origin: the experiment's origin: its file and function.
+        roots: where the experiment's file may import modules and name classes from.
+        trust: files outside the trusted roots that may be imported; None: all may be.
 
     Raises:
-        ParamError: if it has no function, or its file may not be imported or cannot be read now, or
-            the function needs arguments.
+        ParamError: if the experiment has no function, its file may not be imported or cannot be
+            read now, or the function needs arguments.
     """
     roots, file = roots or roots_.find(), Path(origin.file)
     if not origin.function:
@@ -145,13 +148,13 @@ def find_changes(
 
 
 def _open_function(entry: Entry, roots: Roots) -> _Function:
-    """Imports the file of an experiment, and returns its function."""
+    """Imports an experiment's file, and returns the experiment's function."""
     module = import_file(entry.file, roots)
     return _Function(entry, getattr(module, entry.function), Classes(roots, [module]))
 
 
 def _in_file(file: Path, function: str) -> Entry:
-    """Returns the entry of an experiment in a file that the user named."""
+    """Returns the experiment of a function in a file that the user named."""
     if not os.path.isfile(file):
         raise ParamError(f"There is no file {file}")
     entries = {entry.function: entry for entry in read_entries(file.resolve(), [file.stem])}
@@ -166,7 +169,7 @@ def _in_file(file: Path, function: str) -> Entry:
 
 
 class _Function:
-    """An experiment's function and how to call it."""
+    """An experiment's function, which it calls with arguments read from text."""
 
     def __init__(self, entry: Entry, function: Callable[..., Any], classes: Classes) -> None:
         self.entry, self.function, self.classes = entry, function, classes
@@ -178,7 +181,7 @@ class _Function:
             self.hints = typing.get_type_hints(function)
 
     def arguments(self, call: str, overrides: Sequence[str]) -> dict[str, Any]:
-        """Returns the values of the arguments `(a=1, b=2)` and of later overrides `a=1`."""
+        """Returns name -> value from the call's text `(a=1, b=2)` and later overrides `a=1`."""
         try:
             pairs = list(override_reader.parse_call(f"{self.entry.function}{call}")[1].items())
             parts = [override_reader.partition(text, "=") for text in overrides]
@@ -211,7 +214,7 @@ class _Function:
         return params
 
     def _read(self, name: str, value: str) -> Any:
-        """Returns the value of an argument's text, read by the argument's annotation."""
+        """Returns the value of an argument from its text, read as the annotated type."""
         if name not in self.parameters:
             raise ParamError(
                 f"{self.entry.name} has no argument {name!r}.{suggest(name, self.parameters)}"

@@ -1,4 +1,4 @@
-"""Configurations as JSON: the fields that were set, and the origin of the experiment.
+"""Writes configurations as JSON, and reads them: fields that were set, and an experiment's origin.
 
     {
       "format": 1,
@@ -8,10 +8,10 @@
       "params": {"@": "lingo.contract:Experiment", "max_steps": 100, ...}
     }
 
-Params are objects whose "@" names their class; a function is an object with only an "@"; a tuple is
-{"@tuple": [...]}. A default template is written only if something inside was changed. Reading
-restores exactly what was written, and runs no code except the imports that `trust` allows. `codec`
-handles values, and this file the rest.
+Params are objects whose "@" names their class. A function is an object with only an "@", and a
+tuple is {"@tuple": [...]}. A default template is written only if something inside was changed.
+Reading restores exactly what was written, and runs no code except the imports that `trust` allows.
+`codec` handles values, and this file the rest.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _PATH = re.compile("/[^\0-\x1f\x7f\ud800-\udc7f]{1,4095}")  # \udc80 to \udcff: 
 
 
 class Origin(NamedTuple):
-    """The origin of an experiment."""
+    """The origin of an experiment: the function that made it, its arguments, and the overrides."""
 
-    name: str = ""  # its name in the registry; "" if a file was named
-    file: str = ""  # the file that defines it
-    function: str = ""  # the function in that file
-    arguments: dict[str, Any] = {}  # arguments of the call, as parameter values
-    overrides: tuple[str, ...] = ()  # all texts, in order
+    name: str = ""  # the experiment's name in the registry; "" if the user named a file
+    file: str = ""  # the file that defines the function
+    function: str = ""  # the function's name; "" if the experiment was made in Python
+    arguments: dict[str, Any] = {}  # the function's arguments, as parameter values
+    overrides: tuple[str, ...] = ()  # the texts of all overrides, in order
 
     @property
     def call(self) -> str:
@@ -61,8 +61,8 @@ class Saved(NamedTuple):
 
     params: Params
     origin: Origin
-    digest: str  # the digest of the resolved text when it was written
-    changed_files: tuple[str, ...] = ()  # the user's own files whose content differs since
+    digest: str  # the digest of the resolved text when the file was written
+    changed_files: tuple[str, ...] = ()  # the user's own files that have changed since then
 
 
 # ---- writing ---------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class Saved(NamedTuple):
 def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None) -> str:
     """Returns the JSON of a configuration, with its origin and the digest of its resolved text.
 
-    Raises ParamError for a value that could not be read back, such as a class in no file.
+    Raises ParamError for a value that could not be read back, such as a class that is in no file.
     """
     namer = Namer((roots or roots_.find()).trusted_roots())
     encoder = Encoder(namer.name)
@@ -117,8 +117,9 @@ def load(
 ) -> Saved:
     """Reads the JSON of a configuration, as `dump` returns it; raises ParamError for other content.
 
-    Its classes must be in `roots` (by default this installation's) or in a file that `trust` names.
-    `source` is where the content comes from, for messages and histories.
+    The configuration's classes must be in `roots` (by default this installation's), in a file that
+    `trust` names, or in an unchanged file that this user has trained. `source` says where the
+    content comes from, for messages and histories.
     """
     try:
         saved, names = parse(content)
@@ -146,7 +147,7 @@ def load(
 
 
 def _add_kept_files(message: str, file: str) -> str:
-    """Adds to a message which folder has copies of the user's files, if there is such a folder."""
+    """Adds to a message where copies of the user's files are, if the run's directory has copies."""
     folder = os.path.join(os.path.dirname(file), source_record.FOLDER)
     if not os.path.isdir(folder):
         return message
@@ -157,7 +158,7 @@ def _add_kept_files(message: str, file: str) -> str:
 
 
 def recorded_digest(content: str) -> str | None:
-    """Returns the digest that a configuration records, or None; nothing is imported."""
+    """Returns the digest in a configuration's JSON, without imports; None: not a configuration."""
     try:
         saved, _ = parse(content)
         _check_header(saved)
@@ -187,7 +188,10 @@ def _check_header(saved: Json) -> None:
 
 
 def _check_shape(value: Json, shape: dict[str, type], what: str) -> dict[str, Json]:
-    """Returns a JSON object; raises ParamError unless it has exactly these members."""
+    """Returns a value as a JSON object; raises ParamError unless it has exactly certain members.
+
+    `shape` is name -> type of the members, and `what` names the object in messages.
+    """
     if not isinstance(value, dict) or value.keys() != shape.keys():
         raise ParamError(f"{what} must consist of {', '.join(shape)}")
     for name, kind in shape.items():

@@ -1,11 +1,11 @@
-"""The user's own files that an experiment uses, with their bytes.
+"""Finds and reads the user's own files that an experiment uses.
 
-They are the files of its classes, their bases and its functions, and the files that these import,
-directly or not, from their own directory or package. Left out are files of lingo and of installed
-packages, and imports by a computed name.
+They are the files that define the experiment's classes, the bases of these and the functions, and
+all files that those files import, directly or not, from their own directory or package. Files of
+lingo and of installed packages are left out, and so are imports by a computed name.
 
-A file has the name of its module, `mine.py` or `layers/gate.py`: copies under these names can
-import each other.
+A file is named after its module, such as `mine.py` or `layers/gate.py`, so that copies under these
+names can import each other.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from lingo.config.roots import mount
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.user_line import is_installed
 
-MAX_PART = 100  # characters between two slashes of a name
+MAX_PART = 100  # maximum number of characters between two slashes of a file's name
 
 _BLOCK_BYTES = 2**20
 
 
 class SourceFile(NamedTuple):
-    """A file of Python."""
+    """A Python file with its digest and content."""
 
     path: str  # absolute, without links
-    sha256: str  # of its bytes, hexadecimal
-    content: bytes | None = None  # None: not known, or too large to be kept
+    sha256: str  # the hexadecimal SHA-256 of the file's bytes
+    content: bytes | None = None  # the bytes; None: not known, or too large to be kept
 
 
 class _Module(NamedTuple):
-    """A file, perhaps a link to one, and the name under which it is imported."""
+    """A module's file and the dotted name under which it is imported."""
 
-    file: Path
+    file: Path  # may be a link
     name: str
 
     @property
     def parts(self) -> list[str]:
-        """The parts of its name, with `__init__`."""
+        """The parts of the file's name: ["layers", "gate"], or ["layers", "__init__"]."""
         parts = self.name.split(".")
-        known = parts[parts[0] in mount.NAMES :]  # the folder of `params` may have any name
+        known = parts[parts[0] in mount.NAMES :]  # a params directory may have any name
         if not known or roots_.import_root(self.file, ".".join(known)) is None:
-            parts = [self.file.stem]  # as for `__main__`
+            parts = [self.file.stem]  # the name is not the file's, as in `__main__`
         is_package = self.file.stem == "__init__" and parts[-1] != "__init__"
         return [*parts, "__init__"] if is_package else parts
 
 
 def find_user_files(value: Value, function_file: str = "") -> dict[str, SourceFile]:
-    """Returns the user's own files of an experiment by name.
+    """Returns name -> file for the user's own files that an experiment uses.
 
     Args:
-        value: Params, or a container of them.
-        function_file: the file of the experiment's function; it counts if it has been imported.
+        value: Params, or a container of Params.
+        function_file: file of the experiment's function, which is included if it was imported.
 
     Raises ParamError if a file cannot be read.
     """
@@ -76,17 +76,17 @@ def find_user_files(value: Value, function_file: str = "") -> dict[str, SourceFi
 
 
 def find_imports(file: Path, name: str = "") -> list[SourceFile]:
-    """Returns a user's file, and the user's other files that its import as module `name` runs.
+    """Returns a user's file and the user's other files that importing it would run.
 
-    The file need not be imported yet. It may also be imported under its stem alone. Raises
-    ParamError if a file cannot be read.
+    The file need not be imported yet. It may be imported as module `name`, or under its stem alone,
+    so the files of both imports are returned. Raises ParamError if a file cannot be read.
     """
     names = [file.stem, *([name] if roots_.import_root(file, name) else [])]
     return [*_read_all([_Module(file, one) for one in names]).values()]
 
 
 def _read_all(modules: Iterable[_Module]) -> dict[str, SourceFile]:
-    """Returns the files of the user's own modules and of the modules that these import, by name."""
+    """Returns name -> file for the user's own modules among `modules`, and for all they import."""
     files: dict[str, SourceFile] = {}
     waiting, seen, paths = [*modules], set[_Module](), set[Path]()
     while waiting:
@@ -117,7 +117,7 @@ def read(file: Path) -> SourceFile:
 
 
 def _unused_name(module: _Module, names: Mapping[str, SourceFile]) -> str:
-    """Returns a name that no other file has; no part of it leads out of a folder."""
+    """Returns a new file name for a module; its parts are safe names of folders and files."""
     parts = [re.sub(r"[^\w-]", "_", part, flags=re.ASCII) for part in module.parts]
     stem, count = "/".join(part[: MAX_PART - 5] for part in parts), 1
     while (name := f"{stem}~{count}.py" if count > 1 else f"{stem}.py") in names:
@@ -126,7 +126,7 @@ def _unused_name(module: _Module, names: Mapping[str, SourceFile]) -> str:
 
 
 def _loaded_file(name: str) -> Path | None:
-    """Returns the file of a module that has been imported, or None if it has none."""
+    """Returns the file of an imported module; None if it is not imported, or has no file."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return Path(os.path.abspath(file)) if file and os.path.isfile(file) else None
 
@@ -135,7 +135,10 @@ def _loaded_file(name: str) -> Path | None:
 
 
 def _imported_modules(module: _Module) -> Iterator[_Module]:
-    """Yields the nearby modules that a module's import runs: packages around it, its imports."""
+    """Yields the modules that a module's import runs, if they are in its directory or package.
+
+    These are the packages around the module and the modules that it imports itself.
+    """
     names: dict[str, None] = {}
     for parts in [module.parts[:-1], *(name.split(".") for name in _imported_names(module))]:
         names |= dict.fromkeys(".".join(parts[:end]) for end in range(1, len(parts) + 1))
@@ -145,7 +148,7 @@ def _imported_modules(module: _Module) -> Iterator[_Module]:
 
 
 def _imported_names(module: _Module) -> Iterator[str]:
-    """Yields the names in the import statements of a module; a file that is not Python has none."""
+    """Yields the absolute names in a module's import statements; nothing if it is not Python."""
     try:
         tree = roots_.parse(module.file)
     except ParamError:
@@ -164,7 +167,7 @@ def _locate(name: str, importer: _Module) -> Path | None:
     """Returns the file of an imported module that is in its importer's directory or package."""
     top, *inner = name.split(".")
     own_top, *own_inner = importer.parts
-    folder = importer.file.parents[len(own_inner)]  # it has the importer's top module
+    folder = importer.file.parents[len(own_inner)]  # the folder of the importer's top module
     if own_inner and top == own_top:
         stem = roots_.module_stem([importer.file.parents[len(own_inner) - 1]], inner)
     else:

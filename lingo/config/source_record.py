@@ -1,6 +1,6 @@
-"""The record of the user's own files that a run was trained with: name -> path and digest.
+"""Records which of the user's own files a run was trained with: name -> path and digest.
 
-environment.json and each checkpoint have this record, without the files' bytes.
+environment.json and each checkpoint contain this record. It does not contain the files' bytes.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from typing import Any, cast
 from lingo.config.source_files import MAX_PART, SourceFile
 
 FOLDER = "source"
-"""A run's folder with copies of the files, as they were."""
+"""The folder in a run's directory with copies of the files, as they were during training."""
 
 _NAME = re.compile(rf"[\w~-]{{1,{MAX_PART}}}(/[\w~-]{{1,{MAX_PART}}})*\.py", re.ASCII)
 
 
 def to_json(files: Mapping[str, SourceFile]) -> dict[str, dict[str, str]]:
-    """Returns paths and digests by name."""
+    """Returns the record of some files: name -> {"path": ..., "sha256": ...}."""
     return {name: {"path": f.path, "sha256": f.sha256} for name, f in files.items()}
 
 
 def from_json(value: Any) -> dict[str, SourceFile]:
-    """Returns the files of a value that `to_json` has returned, without content.
+    """Returns name -> file, without content, from a record that `to_json` has returned.
 
-    Entries of another form are left out: anybody may have written them.
+    Entries of any other form are left out, since the record is read from files that anybody may
+    have written.
     """
     entries = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     found: dict[str, SourceFile] = {}
@@ -43,7 +44,7 @@ def from_json(value: Any) -> dict[str, SourceFile]:
 def changed_names(
     before: Mapping[str, SourceFile], now: Mapping[str, SourceFile]
 ) -> list[tuple[str, str]]:
-    """Returns the names, in `before` and in `now`, of each file whose content differs."""
+    """Returns (name in `before`, name in `now`) for each file in both whose content differs."""
     return [
         (old, new)
         for new, old in _pairs(before, now).items()
@@ -52,7 +53,7 @@ def changed_names(
 
 
 def merge(before: Mapping[str, SourceFile], now: Mapping[str, SourceFile]) -> dict[str, SourceFile]:
-    """Returns the files of `now`, and the files of `before` that `now` does not have."""
+    """Returns all files of `now`, and those of `before` that are not in `now` under any name."""
     replaced = {*_pairs(before, now).values()}
     kept = {name: file for name, file in before.items() if name not in replaced}
     return dict(sorted({**kept, **now}.items()))
@@ -61,8 +62,9 @@ def merge(before: Mapping[str, SourceFile], now: Mapping[str, SourceFile]) -> di
 def _pairs(before: Mapping[str, SourceFile], now: Mapping[str, SourceFile]) -> dict[str, str]:
     """Returns name in `now` -> name in `before`, for each file that is in both.
 
-    A file has the same path in both; or else the same name, as in a directory that was moved; or
-    else the same last part of its name, as if it is imported from another directory.
+    Files are matched by path first; then by name, as in a directory that was moved; then by the
+    last part of the name, as for a file that is now imported from another directory. A match must
+    be unique.
     """
     keys: list[Callable[[str, SourceFile], str]] = [
         lambda name, file: file.path,

@@ -1,14 +1,14 @@
-"""Resolved text: every parameter of an experiment with its final value, one sorted line each.
+"""Resolved text: a sorted line for every parameter of an experiment, with its final value.
 
     optimizer = AdamW
     optimizer.learning_rate = 0.0003
     optimizer.weight_decay = 0.01  # default
     task.model.ffn.dim = 128  # inherited from TransformerLayer
 
-The tree is built first, to fill in inherited values; parts that nothing builds appear as
-they are. A template that is built several times has one line per field; if the builds differ, the
-values are joined by " | ". `show`, `diff`, `config.txt`, goldens and the check at resuming all use
-this text.
+The tree is built first, to fill in inherited values. Params that no parent builds appear as they
+are. A template that is built several times has one line per field, with the values of different
+builds joined by " | ". `lingo show`, `lingo diff`, config.txt, goldens and the check when a run
+resumes all use this text.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _LINE = re.compile(
 
 
 class Line(NamedTuple):
-    """One parameter."""
+    """A line of the resolved text: one parameter."""
 
-    path: str  # "class" for the class of the root
-    value: str  # as Python prints it; for Params their class
-    origin: str = ""  # "default", "inherited from X", or "" if it was set
-    operational: bool = False  # whether it may change when a run resumes
+    path: str  # the parameter's path; "class" for the class of the root
+    value: str  # the value as Python prints it; the class for Params
+    origin: str = ""  # "default", "inherited from X", or "" if the value was set
+    operational: bool = False  # whether the parameter may change when a run resumes
 
     def __str__(self) -> str:
         return f"{self.path} = {self.value}" + (f"  # {self.origin}" if self.origin else "")
 
 
 class Change(NamedTuple):
-    """A parameter that differs; its value is None on a side that lacks it."""
+    """A parameter that differs between two texts; a value is None if that text lacks it."""
 
     path: str
     old_value: str | None
@@ -71,23 +71,23 @@ def resolve(params: Params) -> list[Line]:
 
 
 def flatten(params: Params) -> list[Line]:
-    """Returns the lines of the parameters as they are, without building: nothing is inherited."""
+    """Returns the lines of Params without building them, so without inherited values."""
     return _Writer(()).write(params)
 
 
 def render(lines: Iterable[Line]) -> str:
-    """Returns the text of some lines."""
+    """Returns lines as text, each with a newline at its end."""
     return "".join(f"{line}\n" for line in lines)
 
 
 def read(text: str) -> list[Line]:
-    """Returns the lines of a rendered text; `operational` is lost."""
+    """Returns the lines of a text from `render`; `operational` is False, as the text lacks it."""
     found = (_LINE.fullmatch(line) for line in text.splitlines())
     return [Line(m["path"], m["value"], m["origin"] or "") for m in found if m]
 
 
 def digest(lines: Iterable[Line]) -> str:
-    """Returns the SHA-256 of paths and values; the origin of a value does not change it."""
+    """Returns the SHA-256 of the lines' paths and values; a value's origin has no effect."""
     text = "".join(f"{line.path} = {line.value}\n" for line in lines)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -105,27 +105,28 @@ def diff(old: Iterable[Line], new: Iterable[Line]) -> list[Change]:
 
 
 class _Writer:
-    """Collects the lines of a tree in order: fields by name, indices as numbers."""
+    """Collects the lines of a tree, sorted by path; indices are sorted as numbers."""
 
     def __init__(self, records: Iterable[Build]) -> None:
         self.lines: list[Line] = []
-        self._label = functools.cache(label)  # it looks for files
+        self._label = functools.cache(label)  # cached, since `label` looks for files
         self._fields: dict[type, list[tuple[str, Field]]] = {}
         self._built: defaultdict[str, list[Build]] = defaultdict(list)
         for record in records:
             self._built[record.path].append(record)
 
     def write(self, root: Params) -> list[Line]:
-        """Returns the lines of a whole tree."""
+        """Returns the lines of a tree of Params, with the class of the root."""
         self._node("", root, untouched=False, operational=False)
         place = next((i for i, line in enumerate(self.lines) if line.path > ROOT), len(self.lines))
         self.lines.insert(place, Line(ROOT, label(root.cls)))
         return self.lines
 
     def _node(self, path: str, raw: Params, *, untouched: bool, operational: bool) -> None:
-        """Writes the fields of Params as they were before they inherited anything.
+        """Writes the lines of `raw`, Params before inheritance; inherited values are looked up.
 
-        `untouched`: in an unchanged default template; `operational`: below an operational field.
+        `untouched` says that the Params are in an unchanged default template, and `operational`
+        that they are in an operational field.
         """
         cls, arguments, given = raw.cls, raw.__arguments__, raw.__argument_history__
         built = self._built.get(path, ())
@@ -148,7 +149,7 @@ class _Writer:
                 self._deep(where, value, untouched=default, operational=operated)
 
     def _deep(self, where: str, value: Value, *, untouched: bool, operational: bool) -> None:
-        """Writes Params or a container; a container without Params is one line."""
+        """Writes the lines of Params or a container; a container without Params has one line."""
         origin = DEFAULT if untouched else ""
         if type(value) is Params:
             self.lines.append(Line(where, self._label(value.cls), origin, operational))
@@ -162,7 +163,10 @@ class _Writer:
     def _write_inherited(
         self, where: str, field: Field, built: Iterable[Build], otherwise: str, operational: bool
     ) -> None:
-        """Writes one line for a field that was inherited in some of the builds."""
+        """Writes the line of a field that inherited its value in at least one build.
+
+        `otherwise` is the origin in the builds in which the field did not inherit its value.
+        """
         values: dict[str, None] = {}
         origins: dict[str, None] = {}
         for build in built:

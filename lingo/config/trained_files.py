@@ -1,10 +1,12 @@
-"""The Python files that this user has trained with `--exp`, and their digests.
+"""Remembers the Python files that this user has trained with `--exp`, and their digests.
+
+Each file has an entry, a file of one line: the digest of the content, and the path.
 
     ~/.config/lingo/trained_files/<digest of the path>      <digest of the content>  <path>
 
 While such a file, and the files that it imports from its own directory, are unchanged, a run's
-configuration may name its classes without `--trust`. An entry that cannot be read or written has no
-other effect than that `--trust` is needed.
+configuration may name its classes without `--trust`. If an entry cannot be read or written, the
+only effect is that `--trust` is needed.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from lingo.config.base import regular_file
 from lingo.config.base.errors import ParamError
 from lingo.config.source_files import SourceFile, find_imports
 
-MAX_FILES = 1000  # beyond that, the least recently trained files are forgotten
+MAX_FILES = 1000  # number of entries; the least recently trained files beyond it are forgotten
 
-_MAX_BYTES = 2**13  # of an entry
+_MAX_BYTES = 2**13  # maximum size of an entry
 
 
 def remember(files: Iterable[SourceFile]) -> None:
-    """Remembers files as they are now; raises OSError if that cannot be written."""
+    """Writes the entries of files with their current digests; raises OSError if that fails."""
     for file in files:
         _write(_place(file.path), _line(file))
 
@@ -36,7 +38,8 @@ def remember(files: Iterable[SourceFile]) -> None:
 def is_trusted(file: Path, trust: Iterable[str | os.PathLike[str]], module: str = "") -> bool:
     """Returns whether a file may be imported, under its stem or as `module`.
 
-    It is in `trust`, or it and all files that its import runs were trained and are unchanged.
+    This is so if the file is in `trust`, or if the file and all files that its import runs were
+    trained and are unchanged.
     """
     path = Path(os.path.realpath(file))
     if path in [Path(os.path.realpath(os.fspath(trusted))) for trusted in trust]:
@@ -45,7 +48,7 @@ def is_trusted(file: Path, trust: Iterable[str | os.PathLike[str]], module: str 
 
 
 def explain_distrust(file: Path, module: str = "") -> str:
-    """Returns why a file is not trusted, and what to do."""
+    """Returns the end of an error's sentence: why a file is not trusted, and what to do."""
     hint = f"To run it: --trust={shlex.quote(str(file))}"
     if not os.path.exists(file):
         hint += " It is no longer there: name its new place."
@@ -56,7 +59,7 @@ def explain_distrust(file: Path, module: str = "") -> str:
 
 
 def _changed_files(file: Path, module: str) -> list[str]:
-    """Returns the files of an import that have changed since they were trained."""
+    """Returns the paths, among a file and its imports, that are not as they were when trained."""
     try:
         files = find_imports(file, module)
     except ParamError:
@@ -65,11 +68,11 @@ def _changed_files(file: Path, module: str) -> list[str]:
 
 
 def _folder() -> Path:
-    """Returns the directory of the entries; raises OSError if the user has no home."""
+    """Returns the directory with all entries; raises OSError if the user has no home."""
     home = os.environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(home):  # then it counts as not set, by the standard
+    if not os.path.isabs(home):  # a relative path counts as not set, by the XDG standard
         home = os.path.expanduser(os.path.join("~", ".config"))
-    if not os.path.isabs(home):  # never in the working directory: anybody may have written that
+    if not os.path.isabs(home):  # not the working directory, in which anybody may have written
         raise OSError(errno.ENOENT, "there is no home directory")
     return Path(home, "lingo", "trained_files")
 
@@ -83,7 +86,7 @@ def _line(file: SourceFile) -> bytes:
 
 
 def _read(file: Path) -> bytes | None:
-    """Returns the entry of a file, or None if it cannot be read."""
+    """Returns the content of a file's entry, or None if the entry cannot be read."""
     try:
         return regular_file.read(_place(str(file)), max_bytes=_MAX_BYTES)
     except OSError:
@@ -91,7 +94,7 @@ def _read(file: Path) -> bytes | None:
 
 
 def _write(entry: Path, line: bytes) -> None:
-    """Writes an entry, whole or not at all, and removes the oldest beyond `MAX_FILES`."""
+    """Writes an entry, whole or not at all, and removes the oldest entries beyond `MAX_FILES`."""
     entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, name = tempfile.mkstemp(dir=entry.parent)
     try:

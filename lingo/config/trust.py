@@ -1,11 +1,16 @@
-"""The classes and functions that a configuration file may name, and their names in the file.
+"""Names the classes and functions of a configuration file, and finds them if they are trusted.
 
-A class is `module:Class` in a trusted place (the roots), and `file.py:Class` in a file of the
-user's own, whose path and digest are recorded. `Namer` writes these names, `Finder` reads them.
-Before it imports anything, `Finder` refuses every name except a `class` statement in one of these:
-a trusted place, if the bases lead to `Configurable`; a file that the caller trusts; a file that
-this user has trained and that is unchanged. The same holds for a function and its `def` statement,
-but lingo's own functions are refused: a layer would call them with arguments from the file.
+The name is `module:Class` for a class in a trusted directory (see `roots`), and `file.py:Class` for
+a class in a file of the user's own, whose path and digest the configuration records. `Namer` makes
+these names, and `Finder` reads them. `Finder` checks all names before it imports anything. A name
+is accepted only if a `class` statement with this name is
+
+- in a trusted directory, and its bases lead to `Configurable`;
+- in a file that the caller trusts; or
+- in a file that this user has trained and that is unchanged.
+
+The same holds for a function and its `def` statement. However, lingo's own functions are refused,
+since a layer would call them with arguments from the configuration file.
 """
 
 from __future__ import annotations
@@ -34,22 +39,22 @@ _NAME = re.compile(r"(?:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*|[^/\\:\0]+\.py):[A-Za-z_
 
 
 class OwnFile(NamedTuple):
-    """A file outside the trusted places that defines classes or functions of a configuration."""
+    """The user's own file, outside trusted directories, that defines a configuration's classes."""
 
     path: str
-    sha256: str
-    module: str  # the name under which it was imported
+    sha256: str  # the hexadecimal digest of the file's bytes
+    module: str  # the name under which the file was imported
 
 
 class Namer:
-    """Names classes and functions, and collects the user's own files that define them, by name."""
+    """Makes the names of classes and functions, and collects in `files` the user's own files."""
 
     def __init__(self, roots: Roots) -> None:
         self.files: dict[str, OwnFile] = {}
         self._roots = roots
 
     def name(self, named: Named) -> str:
-        """Returns the name; raises ParamError if it could not be found again."""
+        """Returns a name by which `Finder` finds a class or function; raises ParamError if none."""
         name = self._find_name(named)
         if not _is_name(name):
             raise ParamError(
@@ -77,10 +82,10 @@ class Namer:
 
 
 class Finder:
-    """Finds the classes and functions of names: it checks all, then imports them.
+    """Finds classes and functions by name; all names are checked before any file is imported.
 
-    `files` are the user's own files that the configuration records; `trust` are the files that may
-    be imported.
+    `files` has the user's own files that the configuration records, by name. `trust` has the files
+    that the caller allows to be imported.
     """
 
     def __init__(
@@ -91,12 +96,12 @@ class Finder:
         self._roots, self._local = roots.trusted_roots(), roots.local
 
     def find(self, names: Iterable[str]) -> dict[str, Named]:
-        """Returns name -> class or function; imports nothing if a name is not trusted."""
+        """Returns name -> class or function; raises ParamError if a name is not trusted."""
         found = {name: self._locate(name) for name in dict.fromkeys(names)}
         return {name: self._import(name, file) for name, file in found.items()}
 
     def changed_files(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Returns the user's files of some names whose content has changed since the record."""
+        """Returns the paths of the user's files among `names` that have changed since recorded."""
         needed = {name.partition(":")[0] for name in names} & self._files.keys()
         used = {name: self._own(name) for name in sorted(needed)}
         return tuple(
@@ -115,7 +120,7 @@ class Finder:
                 f"{name!r:.120} is in no trusted place: {places}."
                 " --params_dir=DIR adds one, for experiments."
             )
-        if module.endswith(".py"):  # its bases cannot be checked without importing it
+        if module.endswith(".py"):  # the bases cannot be checked without importing the file
             is_defined = roots_.defines_class(file, last)
         else:
             is_defined = inherits(module, file, last, self._roots)
@@ -125,7 +130,10 @@ class Finder:
         return file
 
     def _own(self, name: str) -> Path:
-        """Returns the user's trusted file, or the trusted file of the same name if it moved."""
+        """Returns the trusted file with a name: the recorded path, or a file of `trust` if moved.
+
+        Raises ParamError if neither is trusted, or UnknownClass if the recorded file is gone.
+        """
         if name not in self._files:
             raise ParamError(f"its 'files' does not say where {name!r:.80} is")
         recorded, module = Path(self._files[name].path), self._files[name].module

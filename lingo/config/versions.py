@@ -1,4 +1,4 @@
-"""Versions of packages."""
+"""Finds the versions of installed packages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import metadata
 
 
 def find_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Returns package -> version for the packages that are installed."""
+    """Returns package -> version; packages that are not installed are left out."""
     found = dict[str, str]()
     for package in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):

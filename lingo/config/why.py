@@ -1,4 +1,4 @@
-"""The origin of a value: default -> inherited from -> file:line in function -> `--set`."""
+"""Traces where a parameter's value comes from: a default, a parent, a line of code, or `--set`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from lingo.config.text import JOIN
 
 
 class Step(NamedTuple):
-    """A value that a field had, and where it came from."""
+    """A value that a field had, and the origin of this value."""
 
     value: str
     origin: str
 
 
 class Chain(NamedTuple):
-    """The values of a field, first to last; the last is in force."""
+    """The values that a field had in order; the last value is the one in use."""
 
     path: str
     steps: list[Step]
@@ -38,7 +38,8 @@ class Chain(NamedTuple):
 def why(params: Params, target: str) -> list[Chain]:
     """Returns the history of the values at a path, or of `Class.field` for all Params of a class.
 
-    Raises ParamError if there is no such field, or it is not set and the tree cannot be built.
+    Raises ParamError if there is no such field, or if the field is not set and the tree cannot be
+    built to find the inherited value.
     """
     return [Chain(slot.path, _steps(params, slot)) for slot in find_slots(params, target)]
 
@@ -75,7 +76,10 @@ def _inherited_values(root: Params, slot: Slot) -> list[Step]:
 
 
 def _entries(slot: Slot) -> list[tuple[str, HistoryEntry]]:
-    """Returns the changes of a field, and of the class of the Params it holds, in order."""
+    """Returns (value text, entry) for each change of a field, in order.
+
+    If the field holds Params, changes of their class are included.
+    """
     held = slot.get()
     changes = held.__argument_history__.get(CLASS, []) if isinstance(held, Params) else []
     entries = slot.owner.__argument_history__.get(slot.field, [])
@@ -85,7 +89,7 @@ def _entries(slot: Slot) -> list[tuple[str, HistoryEntry]]:
 
 
 def _value(entry: HistoryEntry, held: Value, changes: list[HistoryEntry]) -> str:
-    """Returns the value that was set; for Params, the class that they had at that time."""
+    """Returns the text of the value that was set; for Params, their class at that time."""
     if entry.new_value is not held or not changes:
         return value_text(cast("Value", entry.new_value))
     before = [change for change in changes if change.sequence_id < entry.sequence_id]

@@ -4,13 +4,14 @@
     lingo benchmark --exp=mlperf.resnet.digits --logdir=runs/benchmark --runs=5 --parallel=2
     lingo benchmark --exp=mlperf.resnet.digits --set=MlperfLog.benchmark=resnet@0.6.0 \
         --logdir=runs/mine
-    lingo benchmark --from-logs=runs/benchmark                 the result of runs that are done
-    lingo benchmark --from-logs=a.txt --from-logs=b.txt        of logs from elsewhere
+    lingo benchmark --from-logs=runs/benchmark                 reads the logs of finished runs
+    lingo benchmark --from-logs=a.txt --from-logs=b.txt        reads logs from elsewhere
 
 Each run has its own seed, 0, 1, ..., and its own directory. `lingo sweep` makes the runs, and the
-same command resumes them; another --runs needs another --logdir. A run's time is the time from
-run_start to run_stop in its mllog.txt. The fastest and the slowest run are dropped. The result is
-the other runs' mean, which is also in benchmark.json. Parallel runs slow each other down.
+same command resumes them. For another number of --runs, name another --logdir. A run's time is the
+time from run_start to run_stop in its mllog.txt. The fastest and the slowest run are dropped. The
+result is the other runs' mean time, which is also written into benchmark.json. Parallel runs slow
+each other down.
 MLCommons' compliance checker reads every log if it is installed: pip install 'lingo-tf[mlperf]'.
 """
 
@@ -44,7 +45,7 @@ _MESSAGE_CHARACTERS = 200
 
 @option_class
 class Options(ExperimentOptions, FormatOptions):
-    """The options of the verb."""
+    """The options of `lingo benchmark`."""
 
     logdir: str | None = option("Directory of the runs, one for each seed.")
     runs: int | None = option("How many runs; else as the rules say.", minimum=1)
@@ -53,7 +54,7 @@ class Options(ExperimentOptions, FormatOptions):
 
 
 def run(options: Options) -> int:
-    """Prints the result; returns 0, 1 if it is not valid, or 128 + the signal that ended it."""
+    """Prints the result; returns 0, 1 if it is invalid, or 128 + the signal that ended the runs."""
     if options.from_logs:
         why = "--from-logs reads logs and runs nothing"
         options.refuse_others(("from_logs", "format"), why)
@@ -81,7 +82,7 @@ def run(options: Options) -> int:
 
 
 def _seeds(options: Options, rules: Rules) -> sweep.Options:
-    """Returns the options of the sweep over seeds that makes the runs."""
+    """Returns the options of a sweep over seeds, whose trials are the benchmark's runs."""
     seeds = ",".join(map(str, range(options.runs or rules.num_runs)))
     return sweep.Options(
         exp=options.exp,
@@ -96,7 +97,10 @@ def _seeds(options: Options, rules: Rules) -> sweep.Options:
 
 
 def _read(paths: Sequence[str]) -> dict[str, Log]:
-    """Returns name -> log; the name is the run's directory's, or the file's."""
+    """Returns name -> log for logs and folders of logs.
+
+    The name is the name of the run's directory or of the file, or the path if names are equal.
+    """
     found = [file for path in paths for file in find_logs(Path(path))]
     files = list({os.path.realpath(file): file for file in found}.values())  # each once
     names = [file.parent.name if file.name == MLLOG else file.stem for file in files]
@@ -106,7 +110,7 @@ def _read(paths: Sequence[str]) -> dict[str, Log]:
 
 
 def _read_runs(paths: Mapping[str, Path]) -> tuple[dict[str, Log], list[RunResult]]:
-    """Returns the logs of runs, and the results of runs without a readable log.
+    """Reads the logs of runs; returns name -> log, and results for runs without a readable log.
 
     Raises ParamError if no run has a readable log.
     """
@@ -145,7 +149,10 @@ def _show(
 
 
 def _compliance(result: BenchmarkResult, checks: Mapping[str, Sequence[str]] | None) -> list[str]:
-    """Returns the compliance checker's verdict on the logs, as lines."""
+    """Returns lines that say which logs the compliance checker accepts.
+
+    `checks` is log -> the checker's messages; None: the checker is not installed.
+    """
     if checks is None:
         return [f"not checked by MLCommons' compliance checker: pip install 'lingo-tf[{EXTRA}]'"]
     refused = {name: messages for name, messages in checks.items() if messages}

@@ -8,7 +8,7 @@ A model that is trained to answer texts answers each line. Any other model conti
 conversation; it reads as many of the last turns as fit. Control characters are escaped. Ctrl-C
 stops an answer. The same lines and flags give the same answers. Commands:
 
-    /why          how the last answer came about: settings, candidates, tools
+    /why          explain the last answer: settings, candidates, tools
     /tools off    answer without tools; /tools on
     /save FILE    write the turns into a new file, a conversation in one line of JSON
     /reset        forget all turns
@@ -44,17 +44,18 @@ from lingo.trainer.trained import Trained
 MAX_LINE_BYTES = 1_000_000
 
 _PROMPT = "> "
-_COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*\S))?\s*")  # not a path, not a program's comment
+# A command such as "/save FILE", unlike a path or a comment in a program.
+_COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*\S))?\s*")
 _WIDTH = 100
 
 
 @option_class
 class Options(ChatOptions, LoadOptions, RunOptions, DeviceOptions):
-    """The options of the verb."""
+    """The options of `lingo chat`."""
 
 
 def run(options: Options) -> int:
-    """Answers lines until the end of the input."""
+    """Answers the lines of the standard input until its end."""
     run = options.require_run()
     options.check()
     resolved = options.resolve_run()
@@ -78,8 +79,8 @@ def run(options: Options) -> int:
 
 
 def _prepare_terminal() -> None:
-    """Lets the user edit his lines, and type bytes that are not UTF-8."""
-    with contextlib.suppress(ImportError):  # a Python without it
+    """Lets the user edit a line before it is sent, and type bytes that are not UTF-8."""
+    with contextlib.suppress(ImportError):  # some Pythons lack it
         importlib.import_module("readline")  # `input` edits lines once it is imported
     terminal: Any = sys.stdin
     terminal.reconfigure(errors="surrogateescape")
@@ -87,7 +88,7 @@ def _prepare_terminal() -> None:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[None]:
-    """Raises KeyboardInterrupt at each Ctrl-C; otherwise the first would end the program."""
+    """A context in which each Ctrl-C raises KeyboardInterrupt, instead of ending the program."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -99,7 +100,10 @@ def _interrupts() -> Iterator[None]:
 
 
 def _converse(chat: Chat, *, is_terminal: bool) -> None:
-    """Answers lines and obeys commands; on a terminal, even after an interrupt or a mistake."""
+    """Answers lines and obeys commands until the end of the input.
+
+    On a terminal, it goes on after an interrupt or a mistake.
+    """
     while True:
         try:
             line = _read_line(is_terminal=is_terminal)
@@ -112,7 +116,7 @@ def _converse(chat: Chat, *, is_terminal: bool) -> None:
 
 
 def _read_line(*, is_terminal: bool) -> str | None:
-    """Returns the next line without its end; None at the end of the input."""
+    """Returns the next line without its newline; None at the end of the input."""
     if is_terminal:
         try:
             return input(_PROMPT)
@@ -131,7 +135,7 @@ def _read_line(*, is_terminal: bool) -> str | None:
 
 
 def _obey(chat: Chat, line: str) -> bool:
-    """Answers a line, or obeys it as a command; returns whether the conversation goes on."""
+    """Answers a line, or carries it out if it is a command; returns False for `/quit`."""
     command = _COMMAND.fullmatch(line)
     match command.groups() if command else ("", None):
         case "quit", None:
@@ -155,7 +159,10 @@ def _obey(chat: Chat, line: str) -> bool:
 
 
 def _answer(chat: Chat, text: str) -> None:
-    """Prints an answer while it is made; if it is stopped, the part that was made stays."""
+    """Prints the model's answer to a text while it is decoded.
+
+    After an interrupt, the part that was printed stays.
+    """
     with contextlib.closing(chat.stream(text)) as pieces:
         for piece in pieces:
             if piece:
@@ -164,7 +171,10 @@ def _answer(chat: Chat, text: str) -> None:
 
 
 def _explain(details: Mapping[str, Any]) -> str:
-    """Returns details as lines: values, paragraphs of pairs, tables of rows."""
+    """Returns the details of an answer as text, for `/why`.
+
+    A value is one line, a list of pairs a paragraph, and a list of dicts a table.
+    """
     lines: list[str] = []
     for name, value in details.items():
         if not isinstance(value, Sequence) or isinstance(value, str):
@@ -181,7 +191,7 @@ def _explain(details: Mapping[str, Any]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns rows as lines of columns of equal width; the last column may be long."""
+    """Returns the lines of a table with a header; each column is as wide as its longest cell."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [names, *([_cell(row.get(name, "")) for name in names] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

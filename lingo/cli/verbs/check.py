@@ -4,12 +4,13 @@
     lingo check --set='FeedForward.dropout_rate=0.1' --set='Stack=Repeat'
     lingo check --exp=lm.source.tiny --set='TransformerLayer=Remat(layer=_)' --trace
 
-It prints a line per experiment: its name, its weights, how often each override matched. An override
-by class is "not applicable" to an experiment without that class, and a mistake if no experiment has
-it. A WARNING says that overrides replaced set values, such as the number of experts of a model that
-is sparse already, and left fewer weights. If products are quantized, as by
-`--set='FeedForward=Quantized(layer=_)'`, the line says how many are, and which are not. With
---trace, training and evaluation are also traced symbolically: at any size, without memory for it.
+It prints a line per experiment with its name, its number of weights, and how often each override
+matched. An override by class is "not applicable" to an experiment without that class, and a mistake
+if no experiment has the class. A WARNING says that overrides replaced set values, such as the
+number of experts of a model that is sparse already, and left fewer weights. If matrix products are
+quantized, as by `--set='FeedForward=Quantized(layer=_)'`, the line says how many are quantized, and
+which are not. With --trace, training and evaluation are also traced symbolically, which needs no
+memory for weights or batches.
 
     lingo check --contract --exp=mine.py:mine
     lingo check --contract --exp=mine.py:mine --set=task.model.dim=32 --set=train_input.length=64
@@ -17,15 +18,15 @@ is sparse already, and left fewer weights. If products are quantized, as by
 With --contract, an experiment runs on a few examples of its first batch, in float32 on this
 machine, to check the promises of layers, task and input, with a line per claim:
 
-    input   batch(step) is the same whenever it is made, as specs say, and row by row
+    input   batch(step) is always the same and as specs say; rows made alone = the batch's rows
     layer   no hidden state; eager = graph = XLA; no row depends on another; step by step = whole;
             alone = in Stack, Remat, Repeat and vmapped
     task    every weight has a gradient; losses and metrics of parts add up to the whole's;
             20 steps, saved and resumed after 10, = 20 steps
 
-It checks the layers of your own classes, or one layer of each class if you have none. All sizes but
-the batch's are the experiment's: shrink a large one by --set. "not checked" gives the reason. If a
-claim fails, the exit code is 1.
+It checks the layers of your own classes, or one layer of each class if none is your own. All sizes
+except the batch's are the experiment's, so shrink a large experiment by --set. If a claim is "not
+checked", the line gives the reason. If a claim fails, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from lingo.inspection.experiment_check import CheckResult, check_experiments, ch
 
 
 class ExperimentsFailed(LingoError):
-    """Some experiments do not build or trace, for another reason than their parameters."""
+    """Some experiments cannot be built or traced, and not only because of their parameters."""
 
 
 @option_class
 class Options(CheckOptions, RootOptions):
-    """The options of the verb."""
+    """The options of `lingo check`."""
 
     set: Sequence[str] = option("An override, as `lingo show` takes it.", default=())
 
@@ -85,7 +86,7 @@ def run(options: Options) -> int:
 
 @contextlib.contextmanager
 def _without_advice() -> Iterator[None]:
-    """Hides TensorFlow's warnings about many small programs, which are intended here."""
+    """A context without TensorFlow's warnings about many small programs, which are intended."""
     logger = logging.getLogger("tensorflow")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -96,7 +97,10 @@ def _without_advice() -> Iterator[None]:
 
 
 def _raise_first(failures: Sequence[CheckResult], count: int) -> None:
-    """Raises one error for all failures: ParamError if each is one, else ExperimentsFailed."""
+    """Raises one error for all failures: ParamError if each is a ParamError, or ExperimentsFailed.
+
+    Without failures it does nothing. The message has the reason of the first failure.
+    """
     if not failures:
         return
     first = failures[0]

@@ -1,17 +1,18 @@
 """Lists, inspects or verifies the checkpoints of a run.
 
     lingo checkpoint list --run=runs/tiny
-    lingo checkpoint inspect --run=runs/tiny                    the latest that is sound
+    lingo checkpoint inspect --run=runs/tiny                    the latest that is not damaged
     lingo checkpoint inspect --run=runs/tiny --step=200 --format=json
-    lingo checkpoint inspect --run=runs/tiny --step=best        by evaluate.metric
-    lingo checkpoint verify --run=runs/tiny                     reads every byte of all of them
+    lingo checkpoint inspect --run=runs/tiny --step=best        the best by evaluate.metric
+    lingo checkpoint verify --run=runs/tiny                     reads every byte of each checkpoint
     lingo checkpoint verify --run=runs/tiny --step=latest
 
-`list` looks at manifests and sizes, and marks why a checkpoint is kept: `latest`, `every`
-(multiples of checkpoint.keep_every_steps), `best` (as many as checkpoint.keep_best) and `rewind`
-(the run would go back to it). `inspect` prints digest, type and shape of every tensor: equal
-digests mean equal numbers, however they were stacked or split; in JSON, `weights` is path ->
-digest. `verify` ends with 3 if a checkpoint is damaged. Nothing in the run is changed.
+`list` reads only manifests and sizes of files. Its marks say why a checkpoint is kept: `latest`,
+`every` (a multiple of checkpoint.keep_every_steps), `best` (one of the checkpoint.keep_best best)
+or `rewind` (the run would go back to it). `inspect` prints the digest, type and shape of every
+tensor. Equal digests mean equal numbers, even if layers were stacked or tensors were split
+differently. In JSON, `weights` is path -> digest. The exit code of `verify` is 3 if a checkpoint is
+damaged. No action changes anything in the run.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _WEIGHTS = "weights/"
 
 @option_class
 class Options(FormatOptions, TrustOptions, RootOptions):
-    """The options of the verb."""
+    """The options of `lingo checkpoint`."""
 
     action: str = word("list|inspect|verify")
     run: str | None = option("Directory of the run.")
@@ -107,7 +108,7 @@ def _row(directory: RunDirectory, step: int, marks: list[str]) -> dict[str, Any]
         found = open_checkpoint(path)
         row |= {"time": (path / MANIFEST).stat().st_mtime, "bytes": found.num_bytes}
         found.verify(content=False)
-    except (DeletedCheckpoint, FileNotFoundError):  # the run goes on, and has deleted it
+    except (DeletedCheckpoint, FileNotFoundError):  # a run in progress has deleted it
         return None
     except (DamagedCheckpoint, NoUsableCheckpoint) as error:
         row["damage"] = _damage(error)
@@ -121,7 +122,7 @@ def _damage(error: DamagedCheckpoint | NoUsableCheckpoint) -> str:
 
 
 def _marks(options: Options, directory: RunDirectory, steps: list[int]) -> dict[int, list[str]]:
-    """Returns why checkpoints are kept, by step; {} if the configuration cannot be read."""
+    """Returns step -> why this checkpoint is kept; {} if the configuration cannot be read."""
     try:
         experiment = _experiment(options)
     except ParamError as error:
@@ -137,7 +138,7 @@ def _experiment(options: Options) -> Experiment:
 
 
 def _position(directory: RunDirectory, steps: list[int]) -> RunCounters:
-    """Returns the run's counters in its latest checkpoint that can be opened."""
+    """Returns the counters in the run's latest checkpoint that can be opened."""
     for step in reversed(steps):
         with contextlib.suppress(DamagedCheckpoint, NoUsableCheckpoint):
             found = open_checkpoint(store.step_path(directory.checkpoints, step))
@@ -181,7 +182,7 @@ def _inspect(options: Options, directory: RunDirectory) -> int:
 
 
 def _find(options: Options, directory: RunDirectory) -> Checkpoint:
-    """Returns the sound checkpoint that --step names."""
+    """Returns the checkpoint that --step names, by default the latest that is not damaged."""
     if options.step == BEST:
         return choose(_experiment(options), directory, BEST)
     number = None if options.step in (None, LATEST) else _number(options.step)
@@ -210,7 +211,7 @@ def _verify(options: Options, directory: RunDirectory) -> int:
         store.find_path(directory.checkpoints, steps[0], of=directory.path)
     rows: list[dict[str, Any]] = []
     for step in steps:
-        with contextlib.suppress(DeletedCheckpoint):  # the run goes on, and has deleted it
+        with contextlib.suppress(DeletedCheckpoint):  # a run in progress has deleted it
             damage = _read_damage(store.step_path(directory.checkpoints, step))
             rows.append({"step": step, "damage": damage})
     if not rows:
@@ -225,9 +226,9 @@ def _verify(options: Options, directory: RunDirectory) -> int:
 
 
 def _read_damage(path: Path) -> str | None:
-    """Reads every byte of a checkpoint and returns its damage, if any.
+    """Reads every byte of a checkpoint; returns what is damaged, or None.
 
-    Raises DeletedCheckpoint if the run deletes it meanwhile.
+    Raises DeletedCheckpoint if the run deletes the checkpoint meanwhile.
     """
     try:
         open_sound(path)

@@ -4,7 +4,7 @@
     lingo completion > ~/.lingo_completion         in every shell, with `. ~/.lingo_completion` in
                                                    ~/.bashrc or ~/.zshrc
 
-Names of experiments are looked up by `lingo list --names` when they are needed.
+When names of experiments are needed, the shell calls `lingo list --names`.
 """
 
 from __future__ import annotations
@@ -65,23 +65,23 @@ complete -o default -F _lingo lingo
 
 @option_class
 class Options(VerbOptions):
-    """The options of the verb."""
+    """The options of `lingo completion`."""
 
 
 def run(options: Options) -> int:
-    """Prints the script."""
+    """Prints the completion script."""
     print(script(), end="")
     return 0
 
 
 def script() -> str:
-    """Returns a script that both shells can read."""
+    """Returns the completion script, for both bash and zsh."""
     cases = "\n".join(f"    {name}) echo '{' '.join(_flags(name))}' ;;" for name in VERBS)
     return _SCRIPT.replace("CASES", cases).replace("VERBS", " ".join(VERBS))
 
 
 def _flags(verb: str) -> list[str]:
-    """Returns the words that a verb's flags begin with: `--exp=`, `--traceback`, `--sort=path`."""
+    """Returns a verb's flags for completion, such as `--exp=`, `--traceback` and `--sort=path`."""
     found: list[str] = []
     for one in declarations(import_verb(verb).Options):
         flag = f"--{one.flag}"

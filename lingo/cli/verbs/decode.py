@@ -40,7 +40,7 @@ STDIN = "-"
 
 @option_class
 class Options(DecodeOptions, LoadOptions, RunOptions, DeviceOptions, FormatOptions):
-    """The options of the verb."""
+    """The options of `lingo decode`."""
 
     prompt: Sequence[str] = option(
         "A text to continue; - reads one from standard input.", default=()
@@ -79,7 +79,7 @@ def run(options: Options) -> int:
 def _show(
     found: list[list[Continuation]], prompts: list[str], *, as_json: bool, alone: bool
 ) -> None:
-    """Prints the texts of each prompt; `alone`: without the prompts."""
+    """Prints the decoded texts of each prompt; `alone` says that prompts are not printed."""
     if as_json:
         for prompt, samples in zip(prompts, found, strict=True):
             for number, sample in enumerate(samples):
@@ -95,7 +95,7 @@ def _show(
 
 
 def _prompts(options: Options) -> list[str]:
-    """Returns the prompts in the order of the flags, then the file's."""
+    """Returns the prompts of --prompt in order, then the prompts in --prompts_file."""
     if options.prompt.count(STDIN) > 1:
         raise UsageError("--prompt=- reads all of the standard input: give it once")
     prompts = list(options.prompt)
@@ -119,6 +119,6 @@ def _lines(file: str) -> list[str]:
 
 
 def _print_progress(done: int, total: int) -> None:
-    """Prints a note after each batch of prompts but the last."""
+    """Prints a note after each batch of prompts, except the last."""
     if done < total:
         experiment_options.print_note(f"{done} of {total} prompts are done.")

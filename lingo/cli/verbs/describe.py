@@ -2,7 +2,7 @@
 
     lingo describe FeedForward
     lingo describe FeedForward.activation
-    lingo describe Schedule                  all schedules, too
+    lingo describe Schedule                  also lists all schedules
     lingo describe lm.source.tiny
 
 NAME is a class that --set can name, with a capital letter, or an experiment.
@@ -27,7 +27,7 @@ from lingo.config.roots.roots import Roots
 
 @option_class
 class Options(RootOptions):
-    """The options of the verb."""
+    """The options of `lingo describe`."""
 
     name: str = word("NAME")
 
@@ -48,7 +48,7 @@ def run(options: Options) -> int:
 
 
 def _find_experiment(word: str, places: Roots) -> Entry:
-    """Returns the entry of an experiment; the error for a class in lower case names the class."""
+    """Returns an experiment by name; if it is a class's name in lower case, the error says so."""
     try:
         return experiment_index.index(places).find(word)
     except ParamError:
@@ -61,12 +61,12 @@ def _find_experiment(word: str, places: Roots) -> Entry:
 
 
 def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
-    """Returns a class's docstring, and a line per field; `only` is the one field to describe."""
+    """Returns a class's docstring and a line per field; with `only`, a line for this field only."""
     if only is not None:
         field_of(cls, only)
     rows = [("name", "type", "default", "meaning")]
     shown = [f for f in docs.describe(cls) if only in (None, f.name)]
-    for field in shown:  # with the choices of its type, whose name does not show them
+    for field in shown:  # adds the choices of a Literal, which the type as written may not show
         choices = types.describe(fields(cls)[field.name].hint)
         suffix = f" ({choices})" if choices.startswith("one of") else ""
         rows.append((field.name, field.type, field.default, f"{field.comment}{suffix}"))
@@ -79,7 +79,7 @@ def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
 
 
 def subclasses_text(classes: Classes, cls: type[Configurable]) -> str:
-    """Returns the names of a class's subclasses with the first lines of their docstrings, or ""."""
+    """Returns a line per subclass of a class: its name and its docstring's first line; or ""."""
     rows = [
         (name, docs.first_line(place.file, name))
         for name, place in classes.subclasses(cls).items()

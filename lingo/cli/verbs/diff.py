@@ -27,7 +27,7 @@ from lingo.config.registry import ResolvedExperiment
 
 @option_class
 class Options(OverrideOptions):
-    """The options of the verb."""
+    """The options of `lingo diff`."""
 
     exp: Sequence[str] = option(EXPERIMENT, default=())
     run: Sequence[str] = option(RUN, default=())

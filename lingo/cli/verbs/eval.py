@@ -12,8 +12,8 @@ It prints a line for each input, and adds it to `eval_<input>/` in the run's dir
 because the results belong to another configuration than the run's. A run that is still training is
 not disturbed.
 
-With --watch it evaluates every checkpoint that it has not evaluated before, and waits for more
-until the run is done or has failed. The metric evaluate.metric selects the best checkpoint.
+With --watch it evaluates every checkpoint that was not evaluated before, and waits for more until
+the run is done or has failed. --step=best is the best checkpoint by evaluate.metric.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from lingo.trainer.evaluation.watch import (
 
 @option_class
 class Options(StepOptions, RunOptions, DeviceOptions):
-    """The options of the verb."""
+    """The options of `lingo eval`."""
 
     watch: bool = option("Evaluate checkpoints as they come, until the run is over.", default=False)
     newest: bool = option(
@@ -109,7 +109,7 @@ def run(options: Options) -> int:
 
 
 def _is_same(options: Options, resolved: ResolvedExperiment) -> bool:
-    """Returns whether overrides change nothing but `runtime`, and so not the results."""
+    """Returns whether overrides change only `runtime`, so that the results are the run's own."""
     if not options.set:
         return True
     own = options.resolve_run([])
@@ -133,15 +133,17 @@ def _checkpoints(
     is_same: bool,
     unreadable: Sequence[DamagedCheckpoint],
 ) -> Iterator[Checkpoint]:
-    """Yields the checkpoint to evaluate, then another if it has become `unreadable` or is deleted.
+    """Yields the checkpoints to evaluate.
 
-    With --watch it yields each checkpoint that this configuration has not evaluated yet.
+    Without --watch it is the checkpoint that --step chooses. After it, if it could not be
+    evaluated, another is chosen, but none of `unreadable`, a list to which the caller adds. With
+    --watch it is each checkpoint that this configuration has not evaluated yet, until the run ends.
     """
     if not options.watch:
         found = choose(experiment, directory, options.step)
         experiment_options.print_later_errors(found)
         yield found
-        while True:  # it could not be evaluated
+        while True:  # the checkpoint could not be evaluated
             yield choose(experiment, directory, options.step, unreadable=unreadable)
     done = evaluated_steps(directory, experiment.eval_inputs) if is_same else ()
     for step in new_checkpoints(
@@ -169,7 +171,7 @@ def _show(step: int, results: Sequence[EvaluationResult]) -> None:
 def _write(
     directory: RunDirectory, experiment: Experiment, step: int, results: Sequence[EvaluationResult]
 ) -> None:
-    """Adds the results of a checkpoint to the directory of the run."""
+    """Adds the results of a checkpoint's evaluation to the run's directory."""
     rows = directory.metrics.read()
     summaries = {
         one.input: tag_metrics(one.summaries) | loss_terms(experiment.task, one.metrics, rows)
@@ -181,7 +183,7 @@ def _write(
 
 @contextlib.contextmanager
 def _print_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function that prints how many prompts are done, but not when all are."""
+    """Yields a function (done, total) that prints how many prompts are done, until all are."""
 
     def show(done: int, total: int) -> None:
         if done < total:

@@ -9,10 +9,10 @@
     lingo export --run=runs/gpt2 --format=huggingface --output=tuned --weights=ema
     lingo export --run=runs/mine --format=huggingface --output=mine --config=llama
 
-A program (savedmodel, stablehlo, tflite) is loaded in a process without lingo and computes 64
-examples of the first evaluation input; if its results are not the run's, there is an error and no
-folder. export.json describes the program, says how much its results differed, and has the digests
-of all files, which --verify compares.
+An exported program (savedmodel, stablehlo, tflite) is checked: a process without lingo loads it and
+computes 64 examples of the first evaluation input. If the results are not the model's, this is an
+error, and no folder is written. export.json describes the program, says how much its results
+differed, and has the digests of all files, which --verify compares.
 
 --format=huggingface writes config.json, model.safetensors and, if the run has one, tokenizer.json,
 like models of Hugging Face's hub. The config.json comes from the folder from which the run was
@@ -42,7 +42,7 @@ from lingo.trainer.trained import Trained
 
 @option_class
 class Options(ExportOptions, StepOptions, WeightOptions, DeviceOptions):
-    """The options of the verb."""
+    """The options of `lingo export`."""
 
     output: str | None = option("The folder to write; it must not exist.")
     signature: str | None = option(
@@ -62,7 +62,7 @@ def run(options: Options) -> int:
     with build_experiment(resolved).runtime.join() as processes:
         model = Trained(resolved.params, RunDirectory(run), step=options.step)
         experiment_options.print_later_errors(model.checkpoint)
-        if processes.is_leader or options.format != "huggingface":  # others refuse several
+        if processes.is_leader or options.format != "huggingface":  # other formats refuse several
             model.export(
                 output,
                 format=options.format,
@@ -100,7 +100,7 @@ def _check(options: Options) -> tuple[str, Path]:
 
 
 def _print_check(manifest: Mapping[str, Any]) -> None:
-    """Prints a line for each signature: its inputs and how much it differs from the run."""
+    """Prints a line per signature: its inputs, and how much its results differ from the run's."""
     for name, specs in manifest["signatures"].items():
         difference = manifest["check"]["differences"][name]
         print(

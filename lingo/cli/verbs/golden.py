@@ -1,12 +1,12 @@
-"""Compares what every experiment sets, and its weights, with its golden file, for review.
+"""Compares the fields and weights of every experiment with its golden file, for code review.
 
     lingo golden
     lingo golden --write
 
-A change of the framework that alters no experiment leaves all golden files as they are; any other
-change shows in them what it alters. A golden has only the fields that the experiment sets or
-inherits; the classes' defaults stand once, in defaults.txt. So a new field of a shared class
-changes one file. The files are in tests/goldens of the checkout.
+If a change of the framework alters no experiment, all golden files stay as they are. If it alters
+experiments, the differences of the golden files show how. A golden file has only the fields that
+the experiment sets or inherits. The classes' defaults are in one file, defaults.txt, so a new field
+of a shared class changes one file. The files are in tests/goldens of the checkout.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ DEFAULTS = "defaults.txt"
 
 
 class Golden(NamedTuple):
-    """A golden file."""
+    """A golden file, with the text that it should have."""
 
     file: Path
-    file_text: str | None  # None if there is no file
-    expected_text: str | None  # None if there is no such experiment
+    file_text: str | None  # the file's text; None: there is no file
+    expected_text: str | None  # the text now; None: there is no such experiment
 
 
 @option_class
 class Options(VerbOptions):
-    """The options of the verb."""
+    """The options of `lingo golden`."""
 
     write: bool = option("Write the files instead of comparing them.", default=False)
 
 
 def run(options: Options) -> int:
-    """Prints or writes the goldens that differ."""
+    """Prints the differences of stale golden files, or writes them with --write."""
     checkout = roots_.find().packages["tasks"][0].parent
     if not (checkout / "tests").is_dir():
         raise UsageError("goldens are in a checkout of lingo, and this installation has none")
@@ -74,7 +74,7 @@ def run(options: Options) -> int:
 
 
 def goldens(checkout: Path) -> list[Golden]:
-    """Returns the goldens of a checkout: of all experiments, the defaults', and leftover files."""
+    """Returns all goldens of a checkout: experiments, defaults.txt, and files of no experiment."""
     packages = {**roots_.find().packages, "params": (checkout / "params",)}
     roots = Roots(packages)
     resolved = {
@@ -90,14 +90,17 @@ def goldens(checkout: Path) -> list[Golden]:
 
 
 def experiment_text(params: Params, experiment: Experiment) -> str:
-    """Returns the resolved text without defaults, and the weights with one row for equal layers."""
+    """Returns an experiment's resolved text without defaults, then its table of weights.
+
+    The table has one row for equal layers.
+    """
     lines = (line for line in text.resolve(params) if line.origin != text.DEFAULT)
     table = weight_table.text(weight_table.compact(experiment.task))
     return f"{text.render(lines)}\n{table}"
 
 
 def defaults_text(experiments: Iterable[Params]) -> str:
-    """Returns the defaults of all classes that some experiments use, one sorted line per field."""
+    """Returns defaults.txt: a sorted line per field with a default, for all classes in use."""
     waiting = [node.cls for params in experiments for node in nodes(params)]
     found: dict[type, None] = {}
     while waiting:
@@ -109,7 +112,7 @@ def defaults_text(experiments: Iterable[Params]) -> str:
 
 
 def _default_lines(cls: type) -> Iterator[str]:
-    """Yields a class's fields with their defaults, and the values these set in other classes."""
+    """Yields a line per field of a class with its default, and per value set inside a default."""
     for name, field in fields(cls).items():
         if field.default is REQUIRED:
             continue

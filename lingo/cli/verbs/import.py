@@ -30,7 +30,7 @@ from lingo.trainer.run import create
 
 @option_class
 class Options(RootOptions):
-    """The options of the verb."""
+    """The options of `lingo import`."""
 
     folder: str | None = option(
         "Folder of the model: config.json and model.safetensors.", flag="from"
@@ -41,7 +41,7 @@ class Options(RootOptions):
 
 
 def run(options: Options) -> int:
-    """Writes the run."""
+    """Creates the run, with a checkpoint of the imported weights."""
     folder, run = options.folder, options.run
     if folder is None or run is None:
         name = "from" if folder is None else "run"

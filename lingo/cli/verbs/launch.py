@@ -33,7 +33,7 @@ VERBS = {"train": train, "eval": eval, "predict": predict, "decode": decode}
 
 @option_class
 class Options(VerbOptions):
-    """The options of the verb."""
+    """The options of `lingo launch`."""
 
     command: Sequence[str] = word("-- VERB [--flags]")
     workers: int | None = option("How many processes.", minimum=1, maximum=MOST)
@@ -41,7 +41,7 @@ class Options(VerbOptions):
 
 
 def run(options: Options) -> int:
-    """Starts the workers and waits for them; returns the code of the first that failed."""
+    """Starts the workers and waits for all; returns the exit code of the first that failed."""
     if options.workers is None:
         raise UsageError("no number of workers given: --workers=N.")
     _check(*options.command)

@@ -1,4 +1,4 @@
-"""Lists the experiments: what trains here first, with minutes, then all others by field.
+"""Lists the experiments: first those that train on a laptop, then all others by field.
 
     lingo list
     lingo list source           those with "source" in name or summary, with their arguments
@@ -21,20 +21,23 @@ from lingo.config.experiment_index import Entry
 from lingo.config.options import option, option_class, word
 from lingo.config.printable import escape_controls
 
-MAX_COLUMNS = 98  # two more for an indentation
-MAX_NAME_COLUMNS = 48  # a longer name has its description on the next line
+MAX_COLUMNS = 98  # maximum width of a line, without an indentation by two
+MAX_NAME_COLUMNS = 48  # a longer name has its summary on the next line
 
 
 @option_class
 class Options(RootOptions):
-    """The options of the verb."""
+    """The options of `lingo list`."""
 
     word: str = word("[word]")
     names: bool = option("Print the names alone.", default=False)
 
 
 def run(options: Options) -> int:
-    """Prints the experiments, in at most 100 columns; those of a word with their arguments."""
+    """Prints experiments, in at most 100 columns.
+
+    Experiments that match a word are printed with their arguments.
+    """
     index = experiment_index.index(options.roots())
     for problem in index.unreadable:
         print(escape_controls(problem), file=sys.stderr)
@@ -50,7 +53,7 @@ def run(options: Options) -> int:
 
 
 def _groups(entries: Sequence[Entry]) -> list[str]:
-    """Returns the lines of all experiments: first what trains here, then by the field."""
+    """Returns a line per experiment: first those with minutes, then the others, by field."""
     lines: list[str] = []
     small = [entry for entry in entries if entry.minutes is not None]
     if small:
@@ -69,14 +72,14 @@ def _indent(lines: Sequence[str]) -> list[str]:
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns the lines of a table of two columns."""
+    """Returns the lines of a table with two columns: name and summary."""
     shown = [(escape_controls(left), escape_controls(right)) for left, right in rows]
     widths = [len(left) for left, _ in shown if len(left) <= MAX_NAME_COLUMNS]
     return [line for left, right in shown for line in _lines(left, right, max(widths, default=0))]
 
 
 def _lines(left: str, right: str, width: int) -> list[str]:
-    """Returns the lines of an experiment, with its description after its name, or below it."""
+    """Returns the lines of an experiment: its name, and its summary after it or below it."""
     if len(left) <= width:
         indent = " " * (width + 2)
         return _wrap(right, f"{left:{width}}  ", indent) or [left]

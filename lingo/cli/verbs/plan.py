@@ -7,10 +7,10 @@
     lingo plan --calibrate=here.json --devices=2                       a file for --hardware
     lingo plan --allreduce=row_pairs --mesh=16x32 --holes=2x2@4,6
 
-With --devices it tries ways to run the experiment on this number of devices: every mesh, with the
-settings that save memory. It prints the fastest ways that fit, why others lose, and the flags of
-the fastest. Without, it predicts the experiment's own runtime. No device is needed. Only --verify
-compiles: the first two ways, to compare, for the processor or, with --compiler=tpu, for TPUs.
+With --devices it tries all meshes of this number of devices, with settings that save memory. It
+prints the fastest ways that fit, why other ways are slower or do not fit, and the flags of the
+fastest way. Without --devices, it predicts the experiment's own runtime. No device is needed. Only
+--verify compiles programs, of the first two ways, and compares them with the prediction.
 
 With the input's rate on one core (--input_rate, --measure_input) it predicts the hosts and cores
 that the input needs, and the time of a step that waits for it. It returns 1 if nothing fits.
@@ -58,7 +58,7 @@ from lingo.runtimes.mesh.tpu_compiler import GENERATIONS
 
 MAX_VERIFIED = 2
 MAX_VARIATION = 10.0
-MIN_RATE = 1e-6  # examples a second: one in eleven days
+MIN_RATE = 1e-6  # examples per second, which is an example in eleven days
 
 _ALL = "all"
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
@@ -68,7 +68,7 @@ _ALLREDUCE_FLAGS = ("allreduce", *_ALLREDUCE_OWN, "hardware", "format", "plot")
 
 
 class _Request:
-    """An experiment as the flags have it, and how it is built with further overrides."""
+    """The experiment that the flags choose; `build` builds it with further overrides."""
 
     def __init__(self, options: Options) -> None:
         resolved, roots = options.resolve(), options.roots()
@@ -82,7 +82,7 @@ class _Request:
             search.check_batch(self.experiment, options.batch)
 
     def build(self, settings: Sequence[str]) -> Experiment:
-        """Returns the experiment with overrides, as `--set` takes them."""
+        """Returns the experiment, built with overrides as `--set` takes them."""
         params = self._resolved.params.copy()
         apply(params, [*self._batch, *settings], self._classes)
         return build_experiment(self._resolved._replace(params=params))
@@ -90,7 +90,7 @@ class _Request:
 
 @option_class
 class _AllreduceOptions(FormatOptions):
-    """The options of all-reduce plans, and the options that they share with other plans."""
+    """The options of `lingo plan --allreduce`; `Options` adds those for experiments."""
 
     allreduce: str | None = option(f"Plan an all-reduce: {', '.join((*PLANNERS, _ALL))}.")
     mesh: str | None = option("With --allreduce: the sizes of the mesh's axes, as 16x32.")
@@ -111,7 +111,7 @@ class _AllreduceOptions(FormatOptions):
 
 @option_class
 class Options(_AllreduceOptions, CompilerOptions, ExperimentOptions):
-    """The options of the verb."""
+    """The options of `lingo plan`."""
 
     devices: int | None = option(
         "How many devices there are; else the devices of the experiment's own runtime.",
@@ -138,7 +138,7 @@ class Options(_AllreduceOptions, CompilerOptions, ExperimentOptions):
 
 
 def run(options: Options) -> int:
-    """Prints the plan; returns 1 if nothing fits."""
+    """Prints the plan; returns 0, or 1 if no way to run the experiment fits the devices."""
     if planner := _find_planner(options):
         if options.plot:
             _check_file("plot", options.plot, (".png", ".svg", ".pdf"))
@@ -177,7 +177,7 @@ def run(options: Options) -> int:
 
 
 def _check_flags(options: Options) -> str:
-    """Returns the hardware; raises UsageError for flags that are missing or do not go together."""
+    """Returns --hardware; raises UsageError for flags that are missing or contradict each other."""
     if options.hardware is None:
         raise UsageError(f"--hardware=NAME is missing: {', '.join(HARDWARE)}, or a file")
     if options.plot:
@@ -202,7 +202,7 @@ def _check_flags(options: Options) -> str:
 
 
 def _rate(options: Options, data: Input, num_examples: int) -> input_part.InputRate | None:
-    """Returns the rate of an input on a core, as given or measured; None without either."""
+    """Returns the rate at which one core makes examples, given or measured; None: neither."""
     if options.input_rate:
         found = input_part.InputRate(options.input_rate)
     elif options.measure_input:
@@ -233,7 +233,7 @@ def _print(
 
 
 def _calibrate(options: Options, file: str) -> int:
-    """Measures the devices of this machine, and writes a file for --hardware."""
+    """Measures the devices of this machine, and writes the rates into a file for --hardware."""
     _check_file("calibrate", file, (".json",))
     options.refuse_others(
         ("calibrate", "devices"),
@@ -253,7 +253,7 @@ def _calibrate(options: Options, file: str) -> int:
 
 
 def _check_file(flag: str, file: str, endings: Sequence[str]) -> None:
-    """Raises UsageError unless a file has one of the endings and its folder exists."""
+    """Raises UsageError unless a file's name has one of the endings, and its folder exists."""
     path = Path(file)
     if path.suffix not in endings:
         raise UsageError(f"--{flag}={file}: the file ends in {' or '.join(endings)}")
@@ -264,7 +264,7 @@ def _check_file(flag: str, file: str, endings: Sequence[str]) -> None:
 def _verify(
     plan: report.MeshPlan, build: Build, options: Options
 ) -> dict[str, list[report.Comparison]]:
-    """Compiles the fastest ways; returns way -> comparisons, in float32 except for TPUs."""
+    """Compiles the fastest ways, in float32 except for TPUs; returns way -> comparisons."""
     found: dict[str, list[report.Comparison]] = {}
     num_devices = plan.ranking.best[0].candidate.mesh.num_devices
     if num_devices == 1:
@@ -302,7 +302,7 @@ class _Allreduce(NamedTuple):
 
 
 def _find_planner(options: _AllreduceOptions) -> str | None:
-    """Returns the planner of --allreduce or None; raises UsageError for flags of other plans."""
+    """Returns the planner of --allreduce, or None; raises UsageError for flags that do not fit."""
     if options.allreduce is None:
         if own := sorted(options.flag_names.intersection(_ALLREDUCE_OWN)):
             raise UsageError(f"--{own[0]} goes with --allreduce, which is missing")
@@ -312,9 +312,9 @@ def _find_planner(options: _AllreduceOptions) -> str | None:
 
 
 def _print_allreduce(planner: str, options: _AllreduceOptions) -> int:
-    """Prints plans of all-reduce; returns 1 if none is possible.
+    """Prints plans for an all-reduce; returns 0, or 1 if no plan is possible.
 
-    Raises UsageError or ParamError for wrong flags, or if the planner that was named refuses.
+    Raises UsageError or ParamError for wrong flags, or if the named planner refuses.
     """
     hardware = read_hardware(options.hardware or next(iter(HARDWARE)))
     grid = _grid(options, hardware)
@@ -344,9 +344,9 @@ def _print_allreduce(planner: str, options: _AllreduceOptions) -> int:
 
 
 def _grid(options: _AllreduceOptions, hardware: Hardware) -> Grid:
-    """Returns the grid of the flags, with the links of the hardware.
+    """Returns the grid of chips that --mesh and --holes describe, with the hardware's links.
 
-    With --hardware the mesh must be a slice of its torus, and sides that can be closed are rings.
+    With --hardware, the mesh must be a slice of its torus; axes that can be closed are rings.
     """
     if options.mesh is None or not re.fullmatch(r"\d{1,9}(x\d{1,9})*", options.mesh):
         given = "is missing" if options.mesh is None else f"is {options.mesh!r}"
@@ -366,11 +366,11 @@ def _grid(options: _AllreduceOptions, hardware: Hardware) -> Grid:
 def _torus_axes(
     hardware: Hardware, sizes: Sequence[int], links: str, *, is_slice: bool
 ) -> list[Axis]:
-    """Returns axes with the rates of a torus's sides, the largest axis with the largest side's.
+    """Returns a mesh's axes, of `sizes`, with latency and bandwidth of a torus's sides.
 
-    With `is_slice` the mesh must be inside the torus; then only axes of a multiple of 4 are closed,
-    as in `Hardware.arrange`. Otherwise axes after the last side have the last side's rates. A TPU's
-    cores in one chip sum before the chips do, so they are no axis.
+    The largest axis is on the largest side, and so on. With `is_slice`, the mesh must be inside the
+    torus, and only axes whose size is a multiple of 4 are closed, as in `Hardware.arrange`.
+    Without, further axes have the last side's rates. The cores of a chip are no axis.
     """
     sides = sorted(hardware.dimensions[-hardware.torus :], key=lambda side: -side.size)
     order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
@@ -390,7 +390,7 @@ def _torus_axes(
 
 
 def _dimension_axes(hardware: Hardware, sizes: Sequence[int]) -> list[Axis]:
-    """Returns axes with the rates of a network's dimensions, the inner one last."""
+    """Returns a mesh's axes with the rates of a network's dimensions; the innermost is the last."""
     dimensions = hardware.dimensions[: len(sizes)][::-1]
     if len(dimensions) < len(sizes):
         raise UsageError(
@@ -412,7 +412,7 @@ def _dimension_axes(hardware: Hardware, sizes: Sequence[int]) -> list[Axis]:
 def _allreduce_text(
     grid: Grid, payload: str, results: Sequence[_Allreduce], refusals: dict[str, str]
 ) -> str:
-    """Returns the table of plans, and why other planners refuse."""
+    """Returns a table of plans, and below it why other planners refuse."""
     lines = [
         f"all-reduce of {payload} on {count_text(grid.num_healthy, 'chip')}, {grid}",
         "Simulated: every chip ends with the sum of all; times are predictions of alpha-beta.",
@@ -433,7 +433,7 @@ def _allreduce_text(
 def _allreduce_json(
     grid: Grid, given: dict[str, Any], results: Sequence[_Allreduce], refusals: dict[str, str]
 ) -> dict[str, Any]:
-    """Returns the content of the text, with more digits."""
+    """Returns what `_allreduce_text` shows, with all digits, for JSON."""
     plans = []
     for plan, cost in results:
         fields = {k: v for k, v in cost._asdict().items() if k != "link_bytes"}

@@ -39,7 +39,7 @@ _FILE = " or ".join(f"FILE{suffix}" for suffix in SUFFIXES)
 
 @option_class
 class Options(PredictOptions, StepOptions, RunOptions, DeviceOptions):
-    """The options of the verb."""
+    """The options of `lingo predict`."""
 
     input: str | None = option(f"An evaluation input of the run, or {_FILE}.")
     output: str | None = option(f"The new file of the predictions: {_FILE}.")
@@ -77,7 +77,7 @@ def run(options: Options) -> int:
 
 
 def _check(options: Options) -> tuple[str, str, Path]:
-    """Returns run, input and output; raises UsageError for a mistake in the flags."""
+    """Returns --run, --input and --output; raises UsageError for a mistake in the flags."""
     run = options.require_run()
     if options.input is None:
         raise UsageError(f"no input given: --input=NAME, an evaluation input, or {_FILE}")
@@ -89,7 +89,7 @@ def _check(options: Options) -> tuple[str, str, Path]:
 
 
 def _read(name: str, experiment: Experiment) -> Mapping[str, np.ndarray] | None:
-    """Returns the arrays of the file of that name; None if it is an evaluation input."""
+    """Returns the arrays in the file `name`; None if it is the name of an evaluation input."""
     names = experiment.eval_inputs
     if name in names:
         return None

@@ -31,7 +31,7 @@ _PLAIN = re.compile(r"[\w./~*-]+")
 
 @option_class
 class Options(VerbOptions):
-    """The options of the verb."""
+    """The options of `lingo records`."""
 
     images: str | None = option("The folder that has a folder of images for each class.")
     output: str | None = option("The folder to write; it must not exist.")
@@ -43,7 +43,7 @@ class Options(VerbOptions):
 
 
 def run(options: Options) -> int:
-    """Writes the folder, and prints the flag that uses it."""
+    """Writes the TFRecord files, and prints the --set that makes an experiment read them."""
     images, output = _check(options)
     source = _source(images, options.classes).build()
     with Progress(max_steps=0) as progress:
@@ -67,7 +67,7 @@ def run(options: Options) -> int:
 
 
 def _check(options: Options) -> tuple[str, Path]:
-    """Returns the folder and the path of the output; raises UsageError if either is missing."""
+    """Returns --images and --output; raises UsageError if one of them is missing."""
     if options.images is None or options.output is None:
         name = "images" if options.images is None else "output"
         raise UsageError(f"no {name} given: lingo records --images=FOLDER --output=FOLDER")
@@ -75,18 +75,18 @@ def _check(options: Options) -> tuple[str, Path]:
 
 
 def _source(images: str, classes: str | None) -> Params:
-    """Returns the source of the images, with their number of classes."""
+    """Returns the Params of a source that reads the images, with the number of classes set."""
     names = read_classes(classes) if classes else class_folders(images)
     return ImageFolder.params(folder=images, num_classes=len(names), classes=classes)
 
 
 def _usage(output: Path, num_classes: int) -> str:
-    """Returns the flag that makes an experiment read the records."""
+    """Returns the --set flag that makes an experiment read the records."""
     pattern, classes = (_quote(str(output / name)) for name in ("*.tfrecord", CLASSES))
     source = f"ImageRecords(pattern={pattern},classes={classes},num_classes={num_classes})"
     return f"--set={shlex.quote(f'train_input.source={source}')}"
 
 
 def _quote(path: str) -> str:
-    """Returns a path as the value of a field of an override."""
+    """Returns a path as text for an override, in quotes if it needs them."""
     return path if _PLAIN.fullmatch(path) else repr(path)

@@ -49,7 +49,7 @@ _MAX_KEY_BYTES = 4096
 
 @option_class
 class Options(StepOptions, WeightOptions, DeviceOptions):
-    """The options of the verb."""
+    """The options of `lingo serve`."""
 
     export: str | None = option("A folder of lingo export, instead of a run.")
     name: str | None = option("The model's name in paths; else the folder's.")
@@ -73,7 +73,7 @@ class Options(StepOptions, WeightOptions, DeviceOptions):
 
 
 def run(options: Options) -> int:
-    """Serves until a signal."""
+    """Serves the model until a signal ends the server."""
     if (options.run is None) == (options.export is None):
         both = ", not both" if options.run is not None else ""
         raise UsageError(f"give either --run=DIR or --export=FOLDER{both}")
@@ -129,7 +129,7 @@ def _load(options: Options) -> ServedModel:
 
 
 def _read_key(file: Path) -> bytes:
-    """Returns the key in a file; raises UsageError unless the file holds one."""
+    """Returns the API key in a file; raises UsageError if the file does not hold just a key."""
     try:
         key = regular_file.read(file, max_bytes=_MAX_KEY_BYTES).strip()
     except OSError as error:
@@ -143,7 +143,7 @@ def _read_key(file: Path) -> bytes:
 
 
 def _check_packages() -> None:
-    """Raises MissingPackage unless the extra's packages are installed."""
+    """Raises MissingPackage unless the packages of the extra `serve` are installed."""
     if any(importlib.util.find_spec(package) is None for package in _PACKAGES):
         raise MissingPackage(
             "serving needs packages that are not installed: pip install 'lingo-tf[serve]'"

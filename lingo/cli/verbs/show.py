@@ -1,4 +1,4 @@
-"""Shows an experiment: parameters, weights, learning rates, its pipeline, the program of a step.
+"""Shows an experiment's parameters, weights, learning rates, pipeline or compiled program.
 
     lingo show --exp=lm.source.tiny
     lingo show --exp=lm.source.tiny --set=optimizer.learning_rate=1e-3 --set='Stack=Repeat'
@@ -14,19 +14,20 @@
     lingo show --exp=lm.source.tiny --set='runtime=Mesh(data=8)' --program --compiler=tpu
     lingo show --run=runs/tiny --format=json
 
-A parameter that nobody set is marked with where its value comes from. --changed shows only what
-arguments and overrides have changed: `path: before -> after`. The table of weights has
-those whose path --only matches somewhere, the largest first with --sort=size, or with --depth their
-sums by module; weights that the optimizer never changes are marked. With --run, the last lines
-are the user's own files that the run has used, and whether they are still the same. --graph draws
-the values that were set as a tree of classes: FILE.dot for Graphviz, FILE.svg by Graphviz's
-program. --pipeline shows how layers are split into stages, and when each stage works; with
+If a parameter was not set, its line says where the value comes from. With --run, the last lines say
+whether the user's own files that the run has used have changed.
+
+--changed shows only what arguments and overrides have changed: `path: before -> after`.
+--weights shows a table of weights, and marks weights that the optimizer never changes. --only keeps
+weights whose path has a match of the pattern, --sort=size puts the largest first, and --depth shows
+sums by module.
+--graph draws the values that were set as a tree of classes, for Graphviz.
+--pipeline shows how layers are split into stages, and when each stage works. With
 --pipeline=simulation the table also has seconds, simulated from measurements of single layers.
---program compiles a step for a mesh, without a weight in memory, and shows what its devices
-exchange and hold; the processor is split into as many devices as the mesh has. With --compiler=tpu
-the program is for TPUs; the package libtpu compiles it without a TPU. With --format=json it prints
-a run's config.json, or one object: the weights, the plot's steps and rates, the pipelines, the
-program.
+--program compiles a step for a mesh, without memory for weights, and shows what its devices
+exchange and hold. The processor is split into as many devices as the mesh has. With --compiler=tpu,
+the package libtpu compiles the program for TPUs, without a TPU.
+--format=json prints config.json, or what the other flags show as one object.
 """
 
 from __future__ import annotations
@@ -67,12 +68,12 @@ from lingo.runtimes.runtime import Runtime
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 from lingo.trainer.directory.run_directory import SOURCE, RunDirectory
 
-POINTS = 1000  # intervals of a plot's steps
+POINTS = 1000  # number of intervals into which a plot divides the steps
 
 
 @option_class
 class Options(ExperimentOptions, CompilerOptions, DeviceOptions, FormatOptions):
-    """The options of the verb."""
+    """The options of `lingo show`."""
 
     changed: bool = option("Show what differs from the experiment's defaults.", default=False)
     weights: bool = option("Show the weights instead of the parameters.", default=False)
@@ -139,7 +140,7 @@ def run(options: Options) -> int:
 
 
 def _print_changes(resolved: ResolvedExperiment, options: Options) -> None:
-    """Prints how the experiment differs from its function's defaults."""
+    """Prints how the experiment differs from its function's result without arguments."""
     trust = None if options.run is None else options.trust
     changes = registry.find_changes(resolved.params, resolved.origin, options.roots(), trust=trust)
     if options.as_json:
@@ -152,7 +153,7 @@ def _print_changes(resolved: ResolvedExperiment, options: Options) -> None:
 
 
 def _print_source(run: str | None) -> None:
-    """Prints the user's own files that a run has used, and whether they are still the same."""
+    """Prints, for each of the user's own files that a run has used, whether it has changed."""
     for name, file in RunDirectory(run).read_source().items() if run else ():
         try:
             same = source_files.read(Path(file.path)).sha256 == file.sha256
@@ -209,7 +210,7 @@ def _pipeline_override(experiment: Experiment) -> str:
 
 
 def _print_program(experiment: Experiment, options: Options) -> None:
-    """Prints the report on a compiled step, for --devices or as many devices as the mesh needs."""
+    """Compiles a step for the mesh's devices, and prints a report on the program."""
     runtime, learner = experiment.runtime, experiment.learner
     layout, specs = runtime.layout(learner), experiment.train_input.specs()
     if layout is None or isinstance(runtime, Replicated):
@@ -220,7 +221,7 @@ def _print_program(experiment: Experiment, options: Options) -> None:
     num = layout.mesh.num_devices
     topology = options.find_topology(num)
     if isinstance(runtime, TpuMesh):
-        engine.make_devices(num)  # they stand in for its cores
+        engine.make_devices(num)  # CPU devices stand in for the TPU's cores
     elif options.devices is None:
         runtime.make_devices(num)
     is_evaluation = options.program == "eval"
@@ -238,7 +239,7 @@ def _print_program(experiment: Experiment, options: Options) -> None:
 
 
 def _own_program(runtime: Runtime) -> str:
-    """Returns why the runtime has no partitioner's program to show."""
+    """Returns, for an error, why the runtime has no partitioned program to show."""
     if isinstance(runtime, Replicated) and runtime.p.shard_update:
         return (
             "TensorFlow's collectives, not a partitioner, connect replicas: each computes the step"
@@ -266,7 +267,7 @@ def _print_rates(experiment: Experiment, *, as_json: bool) -> None:
 
 
 def _rates(experiment: Experiment, steps: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns every learning rate that training reports, as {tag: [N]}, for steps [N]."""
+    """Returns tag -> learning rates [N], at steps [N], for every rate that training reports."""
     with np.errstate(over="ignore", invalid="ignore"):
         rates = {k: np.asarray(v) for k, v in experiment.optimizer.rates(steps).items()}
     for tag, values in rates.items():
@@ -283,7 +284,10 @@ _GRAPH_LAYOUT = {"rankdir": "LR", "ranksep": "1", "nodesep": "0.1"}
 
 
 def write_graph(params: Params, file: Path) -> None:
-    """Writes a picture as `.dot`, or `.svg` by the program `dot`; raises UsageError if it fails."""
+    """Draws the parameters that were set as a graph, into a `.dot` or `.svg` file.
+
+    `.svg` needs Graphviz's program `dot`. Raises UsageError if it fails.
+    """
     if file.suffix not in (".dot", ".svg"):
         raise UsageError(f"--graph={file}: the name has to end in .dot or .svg")
     source = _graph_source(params)
@@ -295,15 +299,15 @@ def write_graph(params: Params, file: Path) -> None:
 
 
 def _graph_source(params: Params) -> str:
-    """Returns the source for Graphviz: a box for each class, a row for each field that was set.
+    """Returns Graphviz source: a box for each Params, with a row for each field that was set.
 
-    A field that holds parameters has a coloured cell, and a line from there to their box. The depth
-    of a box in the tree is its position from left to right.
+    A field that holds Params has a coloured cell, with a line from there to their box. Boxes are
+    placed from left to right by their depth in the tree.
     """
     from fiddle import graphviz  # 0.07 s, for this flag only
 
     params = params.copy()
-    for node in nodes(params):  # rows in the order of declaration, not of setting
+    for node in nodes(params):  # sorts rows by declaration; they were in the order of setting
         values = dict(node.__arguments__)
         node.__arguments__.clear()
         node.__arguments__.update(
@@ -333,12 +337,13 @@ def _svg(source: str) -> str:
 
 
 BRAILLE = 0x2800
-_DOTS = np.array([[0x40, 0x80], [0x04, 0x20], [0x02, 0x10], [0x01, 0x08]])  # from the bottom up
-_INTERVALS = 8  # between the points whose values are written
+# [row, column] -> the bit of a dot in a braille character; row 0 is at the bottom.
+_DOTS = np.array([[0x40, 0x80], [0x04, 0x20], [0x02, 0x10], [0x01, 0x08]])
+_INTERVALS = 8  # number of intervals between the points whose values are written
 
 
 def draw_curve(x: np.ndarray, y: np.ndarray, *, names: Sequence[str], height: int = 10) -> str:
-    """Returns the drawing of a curve without negative values, in `height` lines.
+    """Draws a curve without negative values with braille characters, in `height` lines.
 
         0.02 ┤⠀⠀⡠⠊⠑⠢⢄⡀
              │⢀⠔⠁⠀⠀⠀⠀⠈⠑⠢⢄⡀
@@ -346,7 +351,8 @@ def draw_curve(x: np.ndarray, y: np.ndarray, *, names: Sequence[str], height: in
         step  0    10   20
         rate  0    0.02 0.01
 
-    x, ascending, and y, finite, are [N] points of any numeric type, N at least 2.
+    `x` [N], ascending, and `y` [N], finite, have any numeric type, and N is at least 2. `names` are
+    the names of x and y.
     """
     places = np.unique(np.linspace(x[0], x[-1], _INTERVALS + 1).round())
     steps = [f"{place:.0f}" for place in places]
@@ -366,7 +372,7 @@ def draw_curve(x: np.ndarray, y: np.ndarray, *, names: Sequence[str], height: in
 
 
 def _canvas(x: np.ndarray, y: np.ndarray, width: int, height: int) -> list[str]:
-    """Returns the lines of a drawing of y, in 0..1, over the range of x; both [N]."""
+    """Returns the lines of a drawing of y [N], in 0..1, over x [N], in braille characters."""
     fine = np.union1d(x, np.linspace(x[0], x[-1], 8 * width))
     across = np.rint((fine - x[0]) / (x[-1] - x[0]) * (2 * width - 1)).astype(int)
     up = np.rint(np.interp(fine, x, y) * (4 * height - 1)).astype(int)

@@ -44,12 +44,12 @@ from lingo.study.trial import Result, name_point_in_errors, overrides
 
 FAILED = 1
 
-_SHARED = ("exp", "run", "trust", "params_dir", "set")  # options of all trials
+_SHARED = ("exp", "run", "trust", "params_dir", "set")  # options that all trials have
 
 
 @option_class
 class Options(SweepOptions, ExperimentOptions):
-    """The options of the verb."""
+    """The options of `lingo sweep`."""
 
     logdir: str | None = option("Directory of the sweep; it holds a run for each trial.")
     sweep: Sequence[str] = option(
@@ -59,7 +59,7 @@ class Options(SweepOptions, ExperimentOptions):
 
 
 def run(options: Options) -> int:
-    """Runs the trials; returns 0, 1 if one failed, or 128 + the signal that ended it early."""
+    """Runs the trials; returns 0, 1 if a trial failed, or 128 + the signal that ended the sweep."""
     request = _read_request(options)
     if options.print:
         print("".join(f"{line}\n" for line in remaining_commands(request)), end="")
@@ -73,10 +73,10 @@ def run(options: Options) -> int:
 
 
 def sweep(options: Options) -> SweepOutcome:
-    """Runs the trials as the command line does, without the table at the end."""
+    """Runs the trials as `lingo sweep` does, but does not print the results; for `lingo.sweep`."""
     names = [declared.field for declared in declarations(Options)]
     texts = command.arguments(options, names)
-    options = command.read("sweep", cast(Verb, sys.modules[__name__]), texts)  # checks them
+    options = command.read("sweep", cast(Verb, sys.modules[__name__]), texts)  # checks the options
     return _run_trials(_read_request(options), num_workers=options.workers)
 
 
@@ -119,18 +119,24 @@ def _read_request(options: Options) -> SweepRequest:
 
 
 class _Experiments:
-    """Resolves the experiment of a sweep with the overrides of any trial, and of the first."""
+    """Resolves the experiment of a sweep with the overrides of a trial.
+
+    `first` is the experiment with the overrides of the first trial.
+    """
 
     def __init__(self, options: Options, first: Sequence[str]) -> None:
         self._options, self._places = options, options.roots()
         if options.exp is None or options.run is not None:
             self._base = options.resolve()
             self.first = self._choose(first)
-        else:  # never without overrides: a swept value may be a required argument
+        else:  # resolved with overrides only, as a swept value may be a required argument
             self.first = resolve_name(options.exp, [*options.set, *first], self._places)
 
     def resolve(self, overrides: Sequence[str]) -> list[Line]:
-        """Returns the resolved text with a trial's overrides; does not need TensorFlow."""
+        """Returns the resolved text with a trial's overrides, without TensorFlow.
+
+        Raises ParamError if the experiment cannot be built.
+        """
         resolved = self._choose(overrides)
         build_experiment(resolved)
         return text.resolve(resolved.params)

@@ -33,14 +33,14 @@ from lingo.data.tokenizer import ByteTokenizer
 from lingo.storage.files import write_bytes
 from lingo.trainer.progress import Progress
 
-SHOWN_BYTES = 1_000_000  # the size of the text on which bytes per token are measured
+SHOWN_BYTES = 1_000_000  # how much text is encoded to measure bytes per token
 
 _PLAIN = re.compile(r"[\w./~-]+")
 
 
 @option_class
 class Options(ExperimentOptions):
-    """The options of the verb."""
+    """The options of `lingo tokenizer`."""
 
     source: str | None = option("Class(field=value, ...) of a source, instead of --exp.")
     vocab_size: int | None = option("Number of token ids.", minimum=sentence_piece.NUM_RESERVED + 1)
@@ -50,7 +50,7 @@ class Options(ExperimentOptions):
 
 
 def run(options: Options) -> int:
-    """Trains and writes the tokenizer, and prints the flag that uses it."""
+    """Trains and writes a tokenizer, and prints the --set that makes an experiment use it."""
     if options.vocab_size is None or options.out is None:
         raise UsageError("a tokenizer needs --vocab_size=NUMBER and --out=FILE.model")
     out = Path(options.out)
@@ -75,7 +75,7 @@ def run(options: Options) -> int:
 
 
 def _check_free(out: Path) -> None:
-    """Raises UsageError unless a file can be made at a path."""
+    """Raises UsageError if the file exists already, or its directory does not exist."""
     if os.path.lexists(out):
         raise UsageError(f"--out={out} exists already")
     if not os.path.isdir(out.parent):
@@ -83,7 +83,7 @@ def _check_free(out: Path) -> None:
 
 
 def usage(out: Path, vocab_size: int) -> str:
-    """Returns the flag that makes an experiment use a model."""
+    """Returns the --set flag that makes an experiment use a tokenizer's file."""
     path = str(out) if _PLAIN.fullmatch(str(out)) else repr(str(out))
     value = f"Tokenizer=SentencePiece(model={path},vocab_size={vocab_size})"
     return f"--set={shlex.quote(value)}"

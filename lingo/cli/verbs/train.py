@@ -14,8 +14,8 @@
 Ctrl+C, SIGTERM and SIGHUP save and stop; Ctrl+C once more stops at once. With --hang_timeout a
 second process watches the run: give several times the longest time of a loop of steps, an
 evaluation batch or a wait for input. Saving may take 20 times as long, and compiling does not
-count. A directory takes one configuration: operational parameters (max_steps, checkpoint, summary,
-evaluate, ...) may change, others need --allow_change.
+count. When a run resumes, operational parameters (max_steps, checkpoint, evaluate, ...) may
+change; to change any other parameter, add --allow_change.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ from lingo.trainer.guard.hang import Watchdog, supervise
 from lingo.trainer.request import NO_STEPS, Request
 from lingo.trainer.run import train
 
-_OPERATIONAL = ("audit", "overfit", "devices", "hang_timeout")  # options in flags.txt
+# Options, besides the experiment and its overrides, that flags.txt records.
+_OPERATIONAL = ("audit", "overfit", "devices", "hang_timeout")
 
 
 @option_class
 class Options(TrainOptions, ExperimentOptions, DeviceOptions):
-    """The options of the verb."""
+    """The options of `lingo train`."""
 
     logdir: str | None = option("Directory of the run; else the directory that --run names.")
     dry_run: bool = option("Build, trace and check; train and write nothing.", default=False)
@@ -67,7 +68,7 @@ class Options(TrainOptions, ExperimentOptions, DeviceOptions):
 
 
 def run(options: Options) -> int:
-    """Trains; returns 0, or 128 + the signal that ended it early."""
+    """Trains; returns 0, or 128 + the signal that ended the run early."""
     logdir = options.logdir or options.run
     if not logdir and not options.dry_run:
         raise UsageError("no directory given: --logdir=DIR")
@@ -92,7 +93,7 @@ def _run(options: Options, logdir: str | None, watchdog: Watchdog | None = None)
 
 
 def _remember(request: Request) -> None:
-    """Remembers the user's own files of an experiment, so that `--run` trusts them later."""
+    """Records the user's own files as trained, so that `--run` trusts them later."""
     files = request.source.values()
     try:
         trained_files.remember(files)
@@ -102,7 +103,7 @@ def _remember(request: Request) -> None:
 
 
 def read_request(options: Options) -> Request:
-    """Returns the request of the flags; raises ParamError for any mistake in them."""
+    """Returns the training that the flags request; raises ParamError for any mistake in them."""
     resolved, places = options.resolve(), options.roots()
     build_experiment(resolved)
     if options.overfit is not None:
@@ -121,7 +122,7 @@ def read_request(options: Options) -> Request:
 
 
 def _check_moved(files: Sequence[str], logdir: str | None) -> None:
-    """Raises UsageError for the flags.txt of a run that was moved: it names the old directory."""
+    """Raises UsageError if a flag file is the flags.txt of a moved run, with the old --logdir."""
     for file in files:
         home = Path(file).resolve().parent
         there = Path(file).name == FLAGS and RunDirectory(home).exists
@@ -135,14 +136,14 @@ def _check_moved(files: Sequence[str], logdir: str | None) -> None:
 def _overfit(resolved: ResolvedExperiment, batches: int) -> None:
     """Makes an experiment train on its first batches only."""
     data = resolved.params.train_input
-    if data.cls is RepeatedInput:  # a run of --run may have it already
+    if data.cls is RepeatedInput:  # as in the config of a run with --overfit
         data.batches = batches
     else:
         resolved.params.train_input = RepeatedInput.params(input=data, batches=batches)
 
 
 def _steps(text: str) -> range:
-    """Returns the range of a text `10:15`."""
+    """Returns the range of steps that a text such as `10:15` stands for."""
     match = re.fullmatch(r"(\d{1,15}):(\d{1,15})", text, re.ASCII)
     if match is None or int(match[1]) >= int(match[2]):
         raise UsageError(
@@ -153,7 +154,7 @@ def _steps(text: str) -> range:
 
 
 def _flags(options: Options, resolved: ResolvedExperiment, places: Roots, config: str) -> str:
-    """Returns the text of flags.txt."""
+    """Returns the text of flags.txt, with which the same run can be started from any directory."""
     exp, overrides = "", list(options.set)
     if options.exp is not None:
         exp = _from_anywhere(options.exp, resolved, places)
@@ -165,7 +166,7 @@ def _flags(options: Options, resolved: ResolvedExperiment, places: Roots, config
 
 
 def _paths(params: Params, given: Sequence[str]) -> list[str]:
-    """Returns overrides that set each file path absolutely, unless a given text has the path."""
+    """Returns overrides that set each file path, made absolute, unless a text in `given` has it."""
     paths = {
         f"{where}.{name}": getattr(node, name)
         for where, node in walk(params)
@@ -180,7 +181,7 @@ def _paths(params: Params, given: Sequence[str]) -> list[str]:
 
 
 def _from_anywhere(form: str, resolved: ResolvedExperiment, places: Roots) -> str:
-    """Returns a value of --exp that works from any working directory."""
+    """Returns the value of --exp in a form that works from any working directory."""
     _, opened, arguments = form.partition("(")
     origin, local = resolved.origin, places.local
     name = origin.name

@@ -1,4 +1,4 @@
-"""Shows where a value comes from: default, parent, file and line, --set; the last is in force.
+"""Shows where a value comes from: default, parent, file and line, or --set; the last one counts.
 
     lingo why optimizer.learning_rate --exp=lm.source.tiny
     lingo why FeedForward.dropout_rate --exp=lm.source.tiny --set=FeedForward.dropout_rate=0.1
@@ -15,13 +15,13 @@ from lingo.config.why import why
 
 @option_class
 class Options(ExperimentOptions):
-    """The options of the verb."""
+    """The options of `lingo why`."""
 
     path: str = word("PATH")
 
 
 def run(options: Options) -> int:
-    """Prints the history of the values of a field."""
+    """Prints the history of a field's values, for each field that PATH names."""
     for chain in why(options.resolve().params, options.path):
         print(chain)
     return 0

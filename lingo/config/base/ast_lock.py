@@ -5,4 +5,4 @@ from __future__ import annotations
 import threading
 
 AST_LOCK = threading.RLock()
-"""Hold this while `ast` parses."""
+"""Hold this lock while `ast` parses."""

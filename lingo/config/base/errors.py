@@ -1,9 +1,9 @@
-"""Errors and their exit codes, and suggestions for misspelt words.
+"""Errors with their exit codes, and suggestions for misspelt words.
 
-0 done; 1 unexpected failure; 2 usage or configuration; 3 no usable checkpoint; 4 checkpoint of
-another model; 5 bad data; 6 directory locked; 7 another configuration in the directory; 8 numeric
-failure; 9 hang; 10 storage full or read-only; 129 hung up, saved; 130 interrupted, saved; 143
-terminated, saved.
+The exit codes of programs: 0 done; 1 unexpected failure; 2 usage or configuration; 3 no usable
+checkpoint; 4 checkpoint of another model; 5 bad data; 6 directory locked; 7 another configuration
+in the directory; 8 numeric failure; 9 hang; 10 storage full or read-only; 129 hung up, saved; 130
+interrupted, saved; 143 terminated, saved.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _RAISED_IN, _SET_IN = "raised in ", "set in "
 
 
 class LingoError(Exception):
-    """An error that a user can cause or has to know: its message says where, what, what to do."""
+    """An error that a user causes or must know; its message says where, what and what to do."""
 
     exit_code: ClassVar[int] = 1  # exit code of a program that ends with this error
 
 
 class NumericFailure(LingoError):
-    """Losses or gradients are not finite for too many steps in a row, or a weight is not."""
+    """A weight is not finite, or losses or gradients are not for too many steps in a row."""
 
     exit_code: ClassVar[int] = 8
 
@@ -39,7 +39,7 @@ class MissingPackage(LingoError):
 
 
 def check_package(name: str, what: str, *, extra: str) -> None:
-    """Raises MissingPackage if a package of one of lingo's extras is not installed."""
+    """Raises MissingPackage unless package `name` of an extra is installed; `what` needs it."""
     if importlib.util.find_spec(name) is None:
         raise MissingPackage(
             f"{what} needs {name}, which is not installed: pip install 'lingo-tf[{extra}]'"
@@ -53,36 +53,36 @@ class ParamError(LingoError, AttributeError, ValueError):
 
     def __init__(self, message: str, path: str | None = None) -> None:
         super().__init__(message)
-        self.path = path  # the path of Params, if the message names it already
+        self.path = path  # the path of the Params, if the message names it; None: it does not
 
 
 class Unreadable(ParamError):
-    """A text is not a value of the expected type."""
+    """A text cannot be read as a value of the expected type."""
 
 
 class UnknownClass(ParamError):
-    """No class has that name."""
+    """A class that a text or a configuration names cannot be found, or is in no trusted place."""
 
 
 def note_place(error: BaseException, path: str) -> None:
-    """Notes the path of the object that raised an error, unless an inner one is noted."""
+    """Notes in an error the path of the object that raised it, unless a path is noted already."""
     if path and not place_of(error):
         error.add_note(f"{_RAISED_IN}{path}")
 
 
 def place_of(error: BaseException) -> str:
-    """Returns the path that `note_place` noted, or ""."""
+    """Returns the path of the object that raised an error, from `note_place`, or ""."""
     return _read_note(error, _RAISED_IN)
 
 
 def note_line(error: BaseException, line: str) -> None:
-    """Notes `file:line` of the values that an error is about."""
+    """Notes in an error the `file:line` that set the values that the error is about."""
     if line:
         error.add_note(f"{_SET_IN}{line}")
 
 
 def line_of(error: BaseException) -> str:
-    """Returns the line that `note_line` noted, or ""."""
+    """Returns the `file:line` that set the values an error is about, from `note_line`, or ""."""
     return _read_note(error, _SET_IN)
 
 
@@ -92,7 +92,11 @@ def _read_note(error: BaseException, prefix: str) -> str:
 
 
 def suggest(word: str, words: Iterable[str]) -> str:
-    """Returns " Did you mean 'x'?": the word in another case, a synonym, or the nearest words."""
+    """Returns " Did you mean 'x'?" with the likeliest of `words`, or "".
+
+    The likeliest are the word in another case, else its synonym here, else up to three similar
+    words.
+    """
     if len(word) > MAX_SHOWN:
         return ""
     known = {known.lower(): known for known in words}

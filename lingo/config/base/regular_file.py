@@ -1,6 +1,7 @@
 """Reads files that anybody may have written: only regular files, and only up to a size.
 
-A pipe might never end, a device might have effects, a directory is not a file: all are refused.
+Other kinds of files are refused: reading a pipe might never end, and reading a device might have
+effects.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ _KINDS = {
 
 
 def kind(mode: int) -> str:
-    """Returns the kind of a file that is not a regular one, from its `st_mode`, for messages."""
+    """Returns words for messages, such as "a device", from the `st_mode` of an irregular file."""
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
 def open_regular(file: str | os.PathLike[str], *, links: bool = True) -> BufferedReader:
-    """Opens a regular file, with `links` also through a symbolic link; raises OSError."""
+    """Opens a regular file for reading; raises OSError for any other file.
+
+    `links` says whether the path may be a symbolic link.
+    """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
     try:
         if not links:
@@ -43,12 +47,15 @@ def open_regular(file: str | os.PathLike[str], *, links: bool = True) -> Buffere
 
 
 def read(file: str | os.PathLike[str], *, max_bytes: int) -> bytes:
-    """Returns the content of a file; one byte more than `max_bytes` shows that it is larger."""
+    """Returns at most `max_bytes` + 1 bytes of a file; the last one says that the file is larger.
+
+    Raises OSError if the file is not regular or cannot be read.
+    """
     with open_regular(file) as stream:
         return stream.read(max_bytes + 1)
 
 
 def check(status: os.stat_result) -> None:
-    """Raises OSError if a status is not a regular file's."""
+    """Raises OSError unless a status, from `os.stat`, is a regular file's."""
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, f"it is {kind(status.st_mode)}, not a file")

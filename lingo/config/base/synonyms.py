@@ -1,11 +1,11 @@
-"""Names in Keras, PyTorch, JAX and Lingvo for things that have another name here."""
+"""Synonyms: names in Keras, PyTorch, JAX and Lingvo -> the name of the same thing in lingo."""
 
 from __future__ import annotations
 
 _STEPS = "steps num_steps total_steps train_steps training_steps iterations epochs num_epochs"
 _RUN = "log_dir output_dir out_dir save_dir work_dir workdir model_dir checkpoint_dir dir output"
 
-_WORDS = {  # a name here -> names elsewhere, in lower case
+_WORDS = {  # lingo's name -> names in other frameworks, in lower case
     "max_steps": f"{_STEPS} max_epochs num_train_steps",
     "learning_rate": "lr eta step_size",
     "weight_decay": "wd l2",
@@ -51,5 +51,5 @@ _WORDS = {  # a name here -> names elsewhere, in lower case
 
 
 def synonyms(word: str) -> list[str]:
-    """Returns the names here for another framework's word, likeliest first; case is ignored."""
+    """Returns lingo's names for another framework's word, in any case; likeliest first."""
     return [name for name, words in _WORDS.items() if word.lower() in words.split()]

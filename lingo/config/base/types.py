@@ -1,7 +1,8 @@
-"""Field types: the values that a parameter may have, checked when it is set.
+"""Field types: they check and convert a parameter's value when it is set.
 
-A parameter is None, a bool, an int, a float, a str, a list, tuple or dict of parameters, Params, or
-a function in a field that takes one, so that every configuration prints, diffs and reloads exactly.
+A parameter is None, a bool, an int, a float, a str, a list, tuple or dict of parameters, or Params.
+A field of type `Function` takes a function. There are no other values, so that every configuration
+prints, diffs and reloads exactly.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ _FILE_PATH = "file path"
 _FUNCTION = "function"
 
 Operational = Annotated[T, _OPERATIONAL]
-"""`steps: Operational[int] = 100`: does not change results; may change when a run resumes."""
+"""Marks a field that does not change results, so that it may change when a run resumes."""
 
 Wrapped = Annotated[Any, _WRAPPED]
-"""`layer: Wrapped`: the template that a wrapper wraps; it inherits what the wrapper inherits."""
+"""`layer: Wrapped` holds the template in a wrapper, and it inherits what the wrapper inherits."""
 
 FilePath = Annotated[str, _FILE_PATH]
-"""`directory: FilePath`: a relative path is made absolute when it is set, as a run may resume from
-another working directory; a path with a scheme, such as `gs://`, or with `~` is not changed."""
+"""`directory: FilePath` holds a file's path. A relative path is made absolute when it is set, since
+a run may resume from another working directory. A path such as `gs://...` or `~/...` is kept."""
 
 Function = Annotated[Any, _FUNCTION]
-"""`factory: Function`: a function at the top level of a file, written `file.py:function`."""
+"""`factory: Function` holds a function at a file's top level, in text `file.py:function`."""
 
 SCALARS = frozenset({type(None), bool, int, float, str})
 """The types of values that contain no other values."""
@@ -55,7 +56,7 @@ Fit = Callable[[Any], Any]
 
 
 class Node(Protocol):
-    """The attributes of `Params`, for modules that `params` imports."""
+    """The interface of `Params`, for type hints in modules that `params` imports."""
 
     __fn_or_cls__: type[Any]
     __arguments__: dict[str, Any]
@@ -79,37 +80,37 @@ def is_wrapped(hint: Any) -> bool:
 
 
 def is_file_path(hint: Any) -> bool:
-    """Returns whether a field of this type holds a path of a file, or None."""
+    """Returns whether a field of this type is a `FilePath`, or a `FilePath` or None."""
     return Path_ in alternatives(hint)
 
 
 def is_configurable(hint: Any) -> bool:
-    """Returns whether the type is a `Configurable` class: a field that holds a template."""
+    """Returns whether a type is a `Configurable` class; a field of such a type holds Params."""
     return isinstance(hint, type) and hasattr(cast("Any", hint), "_interface")
 
 
 def is_params(value: Any) -> TypeIs[Node]:
-    """Returns whether the value is a parameter object."""
+    """Returns whether a value is Params."""
     return hasattr(value.__class__, "__params__")  # isinstance is slow on Fiddle's classes
 
 
 def strip_annotations(hint: Any) -> Any:
-    """Returns the type without its `Annotated` marks."""
+    """Returns a type without its `Annotated` marks; `Wrapped` becomes `Params_`, for example."""
     while metadata := getattr(hint, "__metadata__", ()):
         hint = _MARKED.get(metadata[0], hint.__origin__)
     return hint
 
 
 class Params_:
-    """Marks the type of a field that takes parameters of any class."""
+    """Stands for the type `Wrapped`: the field takes Params of any class."""
 
 
 class Path_(str):
-    """Marks the type of a field that holds the path of a file, or a pattern of paths."""
+    """Stands for the type `FilePath`: the field holds a file's path, or a pattern of paths."""
 
 
 class Function_:
-    """Marks the type of a field that holds a function."""
+    """Stands for the type `Function`: the field holds a function."""
 
 
 _READING_ORDER = (
@@ -131,7 +132,7 @@ _MARKED = {_WRAPPED: Params_, _FILE_PATH: Path_, _FUNCTION: Function_}
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
-    """Returns the members of a union, or the type alone."""
+    """Returns the members of a union type; the type itself if it is not a union."""
     hint = strip_annotations(hint)
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return tuple(a for member in typing.get_args(hint) for a in alternatives(member))
@@ -139,18 +140,18 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def takes_any_class(hint: Any) -> bool:
-    """Returns whether a field of this type takes Params of every kind."""
+    """Returns whether a field of this type takes Params of all classes."""
     return any(member is Params_ or member is Any for member in alternatives(hint))
 
 
 def takes_params(hint: Any) -> bool:
-    """Returns whether a field of this type takes Params of some class."""
+    """Returns whether a field of this type takes Params, of at least one class."""
     members = alternatives(hint)
     return takes_any_class(hint) or any(is_configurable(member) for member in members)
 
 
 def takes(hint: Any, cls: type) -> bool:
-    """Returns whether a field of this type takes Params of a class."""
+    """Returns whether a field of this type takes Params of the class `cls`."""
     return any(
         member is Params_
         or member is Any
@@ -160,7 +161,7 @@ def takes(hint: Any, cls: type) -> bool:
 
 
 def item(hint: Any, key: str | int) -> Any:
-    """Returns the type of an item of a container of this type."""
+    """Returns the type of the item at `key` in a container of type `hint`."""
     for member in alternatives(hint):
         origin, args = typing.get_origin(member), typing.get_args(member)
         if origin is dict and isinstance(key, str):
@@ -208,11 +209,11 @@ def _describe_plain(hint: Any) -> str:
 
 
 def fitter(hint: Any) -> Fit:
-    """Returns the function that turns a given value into the stored one.
+    """Returns a function that converts a value given for a field of this type to the stored value.
 
-    It converts without loss (an int into a float, a class into its Params, a list into a tuple),
-    copies containers, and raises TypeError for other values. A bool or 8.0 is not taken as an int:
-    both are usually a mistake.
+    The function converts without loss (an int into a float, a class into its Params, a list into a
+    tuple), copies containers, and raises TypeError for other values. It does not take a bool or 8.0
+    as an int, since these are usually mistakes.
     """
     hint, *others = alternatives(hint)
     if others:
@@ -336,7 +337,7 @@ def _template(kind: type) -> Fit:
 
 
 def fit_any(value: Any) -> Any:
-    """Returns any parameter value as stored; raises TypeError for other values."""
+    """Converts a value given for a field of type Any; raises TypeError if no field may hold it."""
     if is_configurable(value):
         return value.params()
     if type(value) in SCALARS or is_params(value):
@@ -353,13 +354,13 @@ def fit_any(value: Any) -> Any:
 
 
 def reading_rank(hint: Any) -> int:
-    """Returns the order in which a union's members are tried when a text is read, lowest first."""
+    """Returns a sort key for a union's members: a text is read as the first that accepts it."""
     kind = Params_ if is_configurable(hint) else typing.get_origin(hint) or hint
     return _READING_ORDER.index(kind)
 
 
 def members_of_any(text: str, *, may_be_params: bool) -> tuple[Any, ...]:
-    """Returns the types that a text may have in a field of any type; quoted, it is a string."""
+    """Returns the types to try, as for a union, when a text is read for a field of type Any."""
     if text.lower().lstrip("+-") in ("nan", "inf", "infinity"):
         raise Unreadable(NOT_FINITE)
     if container := {"[]": list, "{}": dict}.get(text[:1] + text[-1:]):
@@ -369,7 +370,7 @@ def members_of_any(text: str, *, may_be_params: bool) -> tuple[Any, ...]:
 
 
 def item_hints(hint: Any, count: int) -> tuple[Any, ...]:
-    """Returns the types of `count` items of a list or tuple, or raises Unreadable."""
+    """Returns the types of the `count` items of a list or tuple type; raises Unreadable."""
     args = typing.get_args(hint) or (Any, ...)
     if typing.get_origin(hint) is tuple and args[-1] is not Ellipsis:
         if len(args) != count:
@@ -404,7 +405,7 @@ def read_leaf(text: str, hint: Any) -> Any:
 
 
 def unquote(text: str) -> str:
-    """Returns the value of a quoted string; other text unchanged."""
+    """Returns the value of a quoted Python string; any other text is returned unchanged."""
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         try:
             with AST_LOCK:

@@ -1,4 +1,4 @@
-"""Building: Params become objects, parents before children, which inherit unset values."""
+"""Builds objects from Params: parents first, so that their children can inherit unset values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class Build(NamedTuple):
-    """A record of one built node."""
+    """A record of one built object."""
 
-    path: str
-    params: Any  # complete
+    path: str  # the path of its Params from the root
+    params: Any  # its Params, with inherited values filled in
     inherited_from: dict[str, str]  # field -> class name of the parent whose value filled it
 
 
@@ -31,23 +31,23 @@ class _Inherited(NamedTuple):
     """A value that a parent passes down."""
 
     value: Any
-    by: str  # class name of the parent
+    by: str  # the parent's class name
 
 
 class _Frame(NamedTuple):
-    """One object under construction."""
+    """The state of one object under construction."""
 
     instance: Any
-    values: dict[str, _Inherited]  # all it inherits
-    inherited_from: dict[str, str]  # as in `Build`
-    records: list[Build]
+    values: dict[str, _Inherited]  # all values that the object inherits, also without a field
+    inherited_from: dict[str, str]  # field -> class name of the parent, as in `Build`
+    records: list[Build]  # the records of all objects built so far
 
 
 _frame: contextvars.ContextVar[_Frame | None] = contextvars.ContextVar("frame", default=None)
 
 
 def build(params: Node, inherited: dict[str, Any]) -> Any:
-    """Builds an object: see `Params.build`."""
+    """Builds an object from Params, as described in `Params.build`."""
     parent = _frame.get()
     if parent is None:
         return _build_root(params, inherited, [])
@@ -60,23 +60,23 @@ def build(params: Node, inherited: dict[str, Any]) -> Any:
 
 
 def builds(params: Node) -> list[Build]:
-    """Builds a tree and returns the record of every node, root first."""
+    """Builds a tree of Params, and returns a record for each built object, the root first."""
     records: list[Build] = []
     _build_root(params, {}, records)
     return records
 
 
 def inherited_values() -> dict[str, Any]:
-    """Returns all values that the object under construction inherits, with or without a field.
+    """Returns all values that the object under construction inherits, even without such a field.
 
-    A stack passes them to its layers: `self.p.layer.build(**inherited_values())`.
+    A stack passes them on to its layers: `self.p.layer.build(**inherited_values())`.
     """
     frame = _frame.get()
     return {name: inherited.value for name, inherited in frame.values.items()} if frame else {}
 
 
 def _build_root(params: Node, inherited: dict[str, Any], records: list[Build]) -> Any:
-    """Builds a copy in which no node is shared, so that each has one path."""
+    """Builds a frozen copy of a tree, in which no Params are shared, so that each has one path."""
     root = freeze(copy_tree(params, None), "")
     try:
         return _build_node(root, inherited, None, records)
@@ -88,8 +88,8 @@ def _build_root(params: Node, inherited: dict[str, Any], records: list[Build]) -
 def set_line(root: Node, path: str, message: str) -> str:
     """Returns `file:line` where a user's file set the Params at a path, or "".
 
-    If the error's message names fields, only these count. The field that was set last gives the
-    line; if none was set, the field that holds these Params gives it.
+    It is the line that set the last of their fields, or of the fields that the error's message
+    names. If no field was set, it is the line that set the field that holds these Params.
     """
     around = [(where, node) for where, node in walk(root) if path.startswith(where)]
     for where, node in sorted(around, key=lambda pair: len(pair[0]), reverse=True):
@@ -141,7 +141,11 @@ def _build_node(
 def _collect_values(
     template: Node, inherited: dict[str, Any], parent: _Frame | None
 ) -> dict[str, _Inherited]:
-    """Returns all that a node inherits: from its parent, through a wrapper, and the dtype."""
+    """Returns all values that a node inherits.
+
+    They are the parent's dtype, then the values that a wrapper inherits if the node is what it
+    wraps, then the values that the parent passes to `build`; later values replace earlier ones.
+    """
     by = type(parent.instance).__name__ if parent else "the caller"
     values: dict[str, _Inherited] = {}
     if parent is not None:
@@ -157,7 +161,7 @@ def _collect_values(
 
 
 def _check_values(template: Node, values: dict[str, _Inherited]) -> None:
-    """Raises ParamError if a required field was set to another value than the inherited one."""
+    """Raises ParamError if a required field was set, but differs from the value it inherits."""
     for name, (inherited, by) in values.items():
         field = template.cls._fields.get(name)
         if field is None or field.default is not REQUIRED or not template.is_given(name):
@@ -191,7 +195,11 @@ def _check_complete(node: Node, path: str, parent: _Frame | None) -> None:
 
 
 def _advice(cls: type[Any], missing: list[str], path: str, parent: _Frame | None) -> str:
-    """Returns how to wrap, or what the parent's field takes if `cls` is not a class of its type."""
+    """Returns the end of the error for missing fields: advice for a likely mistake, or "".
+
+    It shows how to wrap if a wrapper lacks what it wraps. It says what the parent's field takes if
+    `cls` does not fit it.
+    """
     if cls._wrapped in missing:
         return f". {cls.__name__}({cls._wrapped}=_) wraps what was there"
     if parent is None:
@@ -205,7 +213,7 @@ def _advice(cls: type[Any], missing: list[str], path: str, parent: _Frame | None
 
 
 def _fill_fields(template: Node, values: dict[str, _Inherited]) -> tuple[Node, dict[str, str]]:
-    """Returns the node with inherited values in its unset fields, and the giver of each."""
+    """Returns a node with inherited values in unset fields, and field -> parent's class name."""
     fields = template.cls._fields
     inherited_from = {
         name: inherited.by

@@ -1,4 +1,4 @@
-"""Copies of parameters: mutable ones, and frozen ones of built objects."""
+"""Copies trees of Params, and freezes the Params of built objects."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ def shallow_copy(params: Node, **state: Any) -> Node:
 
 
 def deep_copy(value: Value) -> Any:
-    """Returns a deep copy of a parameter value, or of a dict of them."""
+    """Returns a deep copy of a parameter value, or of a dict of parameter values."""
     return copy_tree(value, {})
 
 
 def copy_tree(value: Value, memo: dict[int, Any] | None) -> Any:
-    """Returns a deep copy; shared Params stay shared, or become separate if `memo` is None."""
+    """Returns a deep copy of a parameter value; no Params in the copy are frozen.
+
+    Params that occur twice are copied once if `memo` (id -> copy) is a dict. With `memo` None, each
+    occurrence gets its own copy.
+    """
     if type(value) in SCALARS:
         return value
     if is_params(value):
@@ -57,11 +61,15 @@ def copy_tree(value: Value, memo: dict[int, Any] | None) -> Any:
 
 
 def freeze(value: Value, path: str) -> Any:
-    """Checks and freezes a value, Params in place, and stores the path of every Params in it."""
+    """Freezes Params in place, with all values inside, and stores each Params' path in it.
+
+    Returns the frozen value: a list or dict is replaced by a copy that refuses changes. Containers
+    in fields are checked again, since they may have been changed after they were set.
+    """
     if is_params(value):
         for name, child in value.__arguments__.items():
             if isinstance(child, (list, tuple, dict)):
-                child = cast("Value", field_of(value.cls, name).fit(child))  # it may have changed
+                child = cast("Value", field_of(value.cls, name).fit(child))
             if type(child) not in SCALARS:
                 value.__arguments__[name] = freeze(child, field_path(path, name))
         vars(value).update(_frozen=True, _path=path)
@@ -79,7 +87,7 @@ def _refuse(*args: Any, **kwargs: Any) -> Any:
 
 
 def _frozen_type(base: type, writes: str) -> Any:
-    """Returns a list or dict that refuses writes."""
+    """Returns a subclass of list or dict whose methods named in `writes` raise ParamError."""
     return type(f"Frozen{base.__name__.title()}", (base,), dict.fromkeys(writes.split(), _refuse))
 
 

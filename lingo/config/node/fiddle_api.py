@@ -1,4 +1,4 @@
-"""The parts of Fiddle that lingo uses: the base class of Params, and histories of values."""
+"""The part of Fiddle that lingo uses: the base class of Params, and the history of each field."""
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         def __flatten__(self) -> tuple[tuple[Any, ...], Any]: ...
 
     class History(dict[str, list[HistoryEntry]]):
-        """The values that were set, by field, in order."""
+        """Field -> an entry for each value that it was set to, in order."""
 
         def add_new_value(self, param_name: str, value: Any) -> None: ...
 
@@ -45,7 +45,7 @@ _LOCATION = threading.RLock()
 
 @contextlib.contextmanager
 def record_location(location: Location) -> Generator[None]:
-    """Records a given location, not the caller's line, for values that are set inside.
+    """Makes values that are set within this context record `location`, not the caller's line.
 
     Fiddle keeps one location per process, so threads need a lock.
     """

@@ -1,4 +1,4 @@
-"""The fields that a class declares: names, types and defaults."""
+"""Reads the fields that a Configurable class declares: names, types and defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lingo.config.base.errors import MAX_SHOWN, ParamError, suggest
 from lingo.config.roots.user_line import definition_line
 
 REQUIRED: Any = inspect.Parameter.empty
-"""Stands for the default of a field without a default."""
+"""The value of `Field.default` for a field without a default."""
 
 
 class Field:
@@ -22,29 +22,29 @@ class Field:
 
     def __init__(self, name: str, owner: type, annotation: Any, default: Any) -> None:
         self.name = name
-        self.owner = owner  # the class whose body declares it
-        self.annotation = annotation  # its type, as written
-        self.default = default  # Params for a template; REQUIRED without a default
+        self.owner = owner  # the class whose body declares the field
+        self.annotation = annotation  # the field's type, as written
+        self.default = default  # Params for a template; REQUIRED if there is no default
         self._fit: types.Fit | None = None
         self._hint: Any = None
         self._operational = False
 
     @property
     def hint(self) -> Any:
-        """The type, as an object."""
+        """The field's type, as an object."""
         if self._fit is None:
             self._resolve()
         return self._hint
 
     @property
     def operational(self) -> bool:
-        """Whether the field does not change results, so it may change when a run resumes."""
+        """Whether the field does not change results, so that it may change when a run resumes."""
         if self._fit is None:
             self._resolve()
         return self._operational
 
     def fit(self, value: Any) -> Any:
-        """Returns the value as stored; raises ParamError if it is not of the field's type."""
+        """Returns a value converted to the field's type; raises ParamError if it does not fit."""
         fit = self._fit or self._resolve()
         try:
             return fit(value)
@@ -53,7 +53,7 @@ class Field:
 
     @property
     def mutable(self) -> bool:
-        """Whether the default is a template or a container, so that each Params has its own."""
+        """Whether the default is Params or a container, so that each Params needs its own copy."""
         return types.is_params(self.default) or isinstance(self.default, (list, dict, tuple))
 
     def _resolve(self) -> types.Fit:
@@ -92,7 +92,7 @@ class Field:
 
 
 def _describe_value(value: Any) -> str:
-    """Returns the text of a value for an error, shortened, with its type."""
+    """Returns text for an error: a value, shortened, and its type."""
     if types.is_params(value):
         return value.cls.__name__
     try:
@@ -108,7 +108,10 @@ def fields(cls: type[Any]) -> dict[str, Field]:
 
 
 def field_of(cls: type[Any], name: str) -> Field:
-    """Returns a field of a class, or raises ParamError with the nearest name and all names."""
+    """Returns a field of a class by name.
+
+    Raises ParamError if the class has no such field. The message has the nearest and all names.
+    """
     try:
         return cls._fields[name]
     except KeyError:
@@ -133,10 +136,11 @@ def interface(cls: type[Any]) -> type[Any]:
 def declared_fields(cls: type[Any], reserved: type) -> dict[str, Field]:
     """Returns the fields of a new class, inherited ones first, and deletes its default attributes.
 
-    Otherwise `layer.rate` could read the default in place of the configured value. Raises TypeError
-    for a name that a base class or `reserved`, the class of the parameters, has already.
+    The attributes are deleted because `layer.rate` would read the default, not the configured
+    value. Raises TypeError for a field whose name is already an attribute of a base class or of
+    `reserved`, the class Params.
     """
-    bases = reversed(cls.__mro__[1:])  # all bases, so that several bases' fields are inherited
+    bases = reversed(cls.__mro__[1:])  # all bases, since a class may have several
     owned = ((base, f) for base in bases for f in vars(base).get("_fields", {}).values())
     found: dict[str, Field] = {f.name: f for base, f in owned if f.owner is base}
     for name, annotation in inspect.get_annotations(cls).items():
@@ -158,9 +162,9 @@ def declared_fields(cls: type[Any], reserved: type) -> dict[str, Field]:
 
 
 def wrapped_field(cls: type[Any]) -> str | None:
-    """Returns the `Wrapped` field that a class itself declares, or None."""
+    """Returns the name of the `Wrapped` field that a class itself declares, or None."""
     for name, field in cls._fields.items():
-        written = str(field.annotation)  # it cannot be looked up yet
+        written = str(field.annotation)  # its names cannot be resolved yet
         is_wrapped = written in ("Wrapped", "types.Wrapped") or types.is_wrapped(field.annotation)
         if is_wrapped and field.owner is cls:
             return name
@@ -168,7 +172,7 @@ def wrapped_field(cls: type[Any]) -> str | None:
 
 
 def signature(cls: type[Any]) -> inspect.Signature:
-    """Returns the fields of a class as keyword arguments; Fiddle needs this signature."""
+    """Returns a signature with a class's fields as keyword arguments, which Fiddle needs."""
     return inspect.Signature(
         [
             inspect.Parameter(

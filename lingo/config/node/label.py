@@ -1,4 +1,4 @@
-"""Texts of classes and values for messages and reports."""
+"""Shows classes, functions and values as text in messages and reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lingo.config.roots import roots as roots_
 
 
 def label(named: type | FunctionType) -> str:
-    """Returns a class's or function's name, after its file's name unless it is lingo's class."""
+    """Returns `Class` for a class of lingo or tasks, and `file.py:name` for any other object."""
     if isinstance(named, type) and named.__module__.partition(".")[0] in ("lingo", "tasks"):
         return named.__qualname__
     file = roots_.source_file(named)
@@ -18,7 +18,7 @@ def label(named: type | FunctionType) -> str:
 
 
 def value_text(value: Value) -> str:
-    """Returns a value as Python prints it, floats exactly; Params and functions by name."""
+    """Returns a value as Python prints it, with the names of Params' classes and of functions."""
     if is_params(value):
         return label(value.cls)
     if isinstance(value, FunctionType):

@@ -1,4 +1,4 @@
-"""All Params of a class in a tree, changed together: set, swapped, or wrapped in another class."""
+"""Changes all Params of a class in a tree together: sets, swaps, or wraps them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lingo.config.node.label import label, value_text
 from lingo.config.node.tree import Value, field_path, items, nodes, same, walk
 
 CLASS = "__fn_or_cls__"
-"""The key under which a history keeps changes of the class, as in Fiddle."""
+"""The key in a history for changes of the Params' class, as in Fiddle."""
 
 
 class Selection:
-    """All Params of a class and its subclasses below a root, each once.
+    """All Params of a class and its subclasses in the tree of a root, each once.
 
-    Changes happen in place: every reference to one of them sees the change.
+    Params are changed in place, so every reference to them sees the change.
     """
 
     def __init__(self, found: list[Any], cls: type[Any], root: Any) -> None:
@@ -39,19 +39,19 @@ class Selection:
         return self._nodes[index]
 
     def set(self, **values: Any) -> Selection:
-        """Sets fields of each node; Params among the values are copied, so none is shared."""
+        """Sets fields of each node, which gets its own copy of the values."""
         with record_location(_caller_location()):
             for node in self:
                 node.set(**deep_copy(values))
         return self
 
     def swap(self, cls: type[Any], **values: Any) -> Selection:
-        """Changes the class of each node to one of the same interface, then sets values.
+        """Changes the class of each node to `cls`, of the same interface, then sets values.
 
-        Set values are kept, with their history, if the new class has such a field and takes such a
-        value. Default templates are replaced by the new class's, except for values that were set
-        inside them. `dropped_values` lists the lost values. Raises ParamError, and changes nothing,
-        if a field that contains a node does not take the class.
+        A value that was set is kept, with its history, if the new class has a field of this name
+        that takes the value. `dropped_values` lists the other values. A default template is
+        replaced by the new class's, but values that were set inside it are kept. Raises ParamError,
+        and changes nothing, if a field that contains a node does not take `cls`.
         """
         paths = {id(node): path for path, node in walk(self.root)}
         self._check_places(self._nodes, cls.params())
@@ -63,11 +63,11 @@ class Selection:
         return self.set(**values)
 
     def wrap(self, cls: type[Any], field: str, **values: Any) -> Selection:
-        """Replaces each node by new Params that have the node in their `field`; returns the new.
+        """Replaces each node by Params of `cls` with the node in `field`; returns the wrappers.
 
-        Wrapping is idempotent: a node that is already in that field of that class is not wrapped
-        again, nor are Params of the class `cls` itself. Raises ParamError if a field that contains
-        a node does not take `cls`, or if `cls` lacks the field.
+        Wrapping is idempotent: a node that is already in this field of Params of `cls` is not
+        wrapped again, and nor is a node whose class is `cls`. Raises ParamError if a field that
+        contains a node does not take `cls`, or if `cls` lacks the field.
         """
         target = field_of(cls, field)
         existing = self._existing_wrappers(cls, field)
@@ -83,7 +83,7 @@ class Selection:
         return Selection([*existing.values(), *wrappers], cls, self.root).set(**values)
 
     def _existing_wrappers(self, cls: type[Any], field: str) -> dict[int, Any]:
-        """Returns the existing wrappers, by the id of the node that they wrap."""
+        """Returns id of a selected node -> the Params of `cls` that have the node in `field`."""
         ids = {id(node) for node in self}
         return {
             id(inner): owner
@@ -94,7 +94,7 @@ class Selection:
         }
 
     def _check_places(self, selected: list[Any], candidate: Any) -> None:
-        """Raises ParamError if a candidate cannot replace one of the selected nodes."""
+        """Raises ParamError if Params `candidate` cannot replace each of the selected nodes."""
         ids = {id(node) for node in selected}
         for node in selected:
             if "_frozen" in vars(node):
@@ -110,7 +110,7 @@ class Selection:
 
 
 def _outermost(value: Value) -> Iterator[Any]:
-    """Yields the Params in a value that are not inside other Params."""
+    """Yields the Params in a value, but not the Params inside these."""
     if types.is_params(value):
         yield value
     else:
@@ -138,14 +138,14 @@ def _check_interface(node: Any, candidate: Any, where: str) -> None:
 
 
 def _caller_location() -> Location:
-    """Returns the location of the caller's line; it is searched once, not for every field."""
+    """Returns the location of the caller's line, to search for it once and not for every field."""
     probe = History()
     probe.add_new_value("", None)
     return probe[""][0].location if probe[""] else Location("", 0, None)
 
 
 def _replace(value: Value, ids: set[int], candidate: Any) -> Value:
-    """Returns a field's value in which a candidate replaces the Params with these ids."""
+    """Returns a copy of a field's value with `candidate` in place of the Params with these ids."""
     if id(value) in ids:
         return candidate
     if isinstance(value, (list, tuple)):
@@ -156,7 +156,7 @@ def _replace(value: Value, ids: set[int], candidate: Any) -> Value:
 
 
 def _become(node: Node, new: Node) -> None:
-    """Gives a node the state of another, and adds old and new class to its history."""
+    """Gives a node the state of `new`, and records the change of class in its history."""
     entries = new.__argument_history__
     entries[CLASS] = list(node.__argument_history__.get(CLASS, []))
     if not entries[CLASS]:
@@ -168,9 +168,9 @@ def _become(node: Node, new: Node) -> None:
 
 
 def _carry(old: Any, preset: Any | None, new: Any, path: str) -> list[str]:
-    """Copies to `new` the values set in `old`; returns a line for each that does not apply there.
+    """Copies the values set in `old` to `new`; returns a line for each value that does not fit.
 
-    Values that `old` has from `preset`, the template that it was copied from, are not copied.
+    If `old` is a copy of a default template, that is `preset`, whose values are not copied.
     """
     dropped: list[str] = []
     for name, value in old.__arguments__.items():
@@ -186,7 +186,7 @@ def _carry(old: Any, preset: Any | None, new: Any, path: str) -> list[str]:
 
 
 def _value_before(node: Any, preset: Any | None, name: str) -> Any:
-    """Returns the value of a field before it was set; REQUIRED if it had none."""
+    """Returns the value that a field had before it was set; REQUIRED if it had no value."""
     entries = node.__argument_history__.get(name)
     if not entries:
         return fields(node.cls)[name].default
@@ -197,7 +197,7 @@ def _value_before(node: Any, preset: Any | None, name: str) -> Any:
 
 
 def _carry_value(old: Any, name: str, new: Any) -> str:
-    """Copies a value with its history; returns why it does not apply, or ""."""
+    """Copies a value and its history to `new`; returns why `new` cannot take it, or ""."""
     if name not in fields(new.cls):
         return f"{label(new.cls)} has no such field"
     try:

@@ -1,4 +1,4 @@
-"""Trees of parameters: Params, their values, and the Params inside these."""
+"""Walks trees of parameters: Params, containers, and the values inside them."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def nodes(value: Value) -> list[Any]:
 
 
 def functions(value: Value) -> list[FunctionType]:
-    """Returns the functions that are values of fields of the Params inside a value."""
+    """Returns the functions that fields of Params hold, for all Params inside a value."""
     values = (v for node in nodes(value) for v in node.__arguments__.values())
     return [v for v in values if isinstance(v, FunctionType)]
 
 
 def items(value: Value) -> Iterable[tuple[str, Value]]:
-    """Returns (path part, child) for each direct child of a Params or a container."""
+    """Returns (step of a path, child) for each direct child of Params or a container."""
     if is_params(value):
         return [(f".{name}", child) for name, child in value.__arguments__.items()]
     if isinstance(value, (list, tuple)):
@@ -63,7 +63,7 @@ def field_path(path: str, name: str) -> str:
 
 
 def same(a: Value, b: Value) -> bool:
-    """Returns whether two values have the same fields set, to equal values of the same types."""
+    """Returns whether two values are equal and of the same types, with the same fields set."""
     if is_params(a):
         if not is_params(b) or a.cls is not b.cls:
             return False

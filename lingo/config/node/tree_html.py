@@ -1,4 +1,4 @@
-"""Params as a notebook shows them: a tree of what was set."""
+"""Shows Params in a notebook, as a tree of the values that were set."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from lingo.config.node.field import fields
 from lingo.config.node.label import value_text
 from lingo.config.node.tree import Value, items, same
 
-_OPEN_LEVELS = 2  # of the tree, at first
+_OPEN_LEVELS = 2  # number of levels of the tree that are unfolded at first
 
 
 def tree_html(params: Node) -> str:
-    """Returns HTML without scripts: classes as branches, which fold, and their values.
+    """Returns HTML without scripts: a tree in which Params are foldable branches with their values.
 
-    Fields that keep their defaults are counted.
+    Fields that keep their defaults are only counted.
     """
     return f'<div style="font-family: monospace">{_branch("", params, 0)}</div>'
 
 
 def _branch(name: str, value: Value, level: int) -> str:
-    """Returns the HTML of Params, or of a container that has some."""
+    """Returns the HTML of Params, or of a container with Params in it."""
     if is_params(value):
         defaults = {field.name: field.default for field in fields(value.cls).values()}
         shown = [

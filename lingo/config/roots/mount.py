@@ -1,9 +1,9 @@
 """Makes lingo's `tasks` and `params` importable, without running any of their code.
 
-They are next to `lingo` in a checkout and inside it in a wheel; they are not installed packages,
-since their names are too common. Each becomes a namespace package whose first directory is
-lingo's own, so that no folder on `sys.path` replaces it; folders of the same name on `sys.path`
-follow. `import lingo` calls `expose`, so this file imports only what is fast to import.
+The folders `tasks` and `params` are next to `lingo` in a checkout and inside it in a wheel. They
+are not installed packages, since their names are too common. Each becomes a namespace package whose
+first directory is lingo's own, so that no folder on `sys.path` replaces it. Folders of the same
+name on `sys.path` follow. `import lingo` calls `expose`, so this file imports only fast modules.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LINGO = os.path.realpath(os.path.join(__file__, "..", "..", ".."))
 
 def home() -> str:
     """Returns the directory that holds lingo's own `tasks` and `params`."""
-    inside = os.path.join(LINGO, "_experiments")  # wheel: folders next to `lingo` are not ours
+    inside = os.path.join(LINGO, "_experiments")  # a wheel has them here
     return inside if os.path.isdir(inside) else os.path.dirname(LINGO)
 
 
 def expose() -> None:
-    """Makes `tasks` and `params` importable, unless a user's file has the name."""
+    """Makes `tasks` and `params` importable, unless a user's module has the same name."""
     for name in NAMES:
         own = os.path.join(home(), name)
         spec = PathFinder.find_spec(name)
@@ -44,8 +44,9 @@ def expose() -> None:
 def mount(name: str, directories: Iterable[str]) -> None:
     """Makes `tasks` or `params` a namespace package of some directories, lingo's own first.
 
-    Python prefers a package with an `__init__.py` in the last directory over a folder without it in
-    the first. So lingo's folders are imported while the package has no other directory.
+    Python prefers a subpackage with an `__init__.py` in the last directory to a folder without one
+    in the first directory. So lingo's subpackages are imported while the package has no other
+    directory.
     """
     own, *others = dict.fromkeys(directories)
     for key in [k for k, m in sys.modules.items() if isinstance(m, _Hidden)]:
@@ -63,7 +64,7 @@ def mount(name: str, directories: Iterable[str]) -> None:
 
 
 def folders_on_path(name: str) -> list[str]:
-    """Returns the folders of that name on `sys.path`; none if a module has the name."""
+    """Returns the folders with a name on `sys.path`; [] if Python finds a module with the name."""
     spec = PathFinder.find_spec(name)
     if spec is None or spec.origin:
         return []
@@ -72,7 +73,7 @@ def folders_on_path(name: str) -> list[str]:
 
 @functools.cache
 def _subpackages(name: str, directory: str) -> list[str]:
-    """Returns the names of a package's subpackages, parents first."""
+    """Returns the dotted names of the subpackages in a package's directory, parents first."""
     packages: list[str] = []
     for folder, folders, _ in os.walk(directory):
         folders[:] = sorted(f for f in folders if f.isidentifier() and not f.startswith("_"))
@@ -82,7 +83,10 @@ def _subpackages(name: str, directory: str) -> list[str]:
 
 
 class _Hidden(ModuleType):
-    """A module of lingo that cannot be imported, since a user's file has its package's name."""
+    """Stands for a module of lingo that cannot be imported, since a user's file hides its package.
+
+    Reading an attribute raises ImportError.
+    """
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(name)
@@ -97,7 +101,7 @@ class _Hidden(ModuleType):
 def _hide(own: str, spec: ModuleSpec) -> None:
     """Makes imports of lingo's modules raise an error that names the user's file that hides them.
 
-    Python asks no finder for a submodule of `tasks.py`, but it looks into `sys.modules`.
+    Python asks no import finder for a submodule of `tasks.py`, but it looks into `sys.modules`.
     """
     message = f"{spec.origin} hides lingo's {own}: rename it, since lingo needs its name"
     folders = [f for f in spec.submodule_search_locations or () if os.path.isdir(f)]

@@ -1,8 +1,8 @@
-"""The roots: directories of experiments and of the classes they name, and the modules in them.
+"""The roots: the directories with experiments and with the classes that experiments name.
 
 `lingo` is the installed package. `tasks` and `params` are next to it in a checkout, or inside it
-in a wheel; `mount` makes them importable. Only these, and directories that the user names, are
-trusted: a configuration file cannot name a class from anywhere else.
+in a wheel; `mount` makes them importable. Only these directories, and those that the user names,
+are trusted: a configuration file cannot name a class from any other directory.
 """
 
 from __future__ import annotations
@@ -23,46 +23,48 @@ from lingo.config.base.errors import ParamError
 from lingo.config.roots import mount
 
 VARIABLE = "LINGO_PARAMS"
-MAX_BYTES = 2**24  # of a Python file
+MAX_BYTES = 2**24  # maximum size of a Python file
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 class Roots(NamedTuple):
-    """Directories of Python files, by the package of their modules."""
+    """The directories in which modules of `lingo`, `tasks` and `params` are found."""
 
-    packages: dict[str, tuple[Path, ...]]  # trusted; the first match counts
+    packages: dict[str, tuple[Path, ...]]  # package -> trusted directories, searched in order
     local: Path | None = None
-    """`params` of the working directory, unless that is a checkout of lingo: it is used to list and
-    find experiments, never to load a configuration."""
+    """The folder `params` of the working directory, unless that is a checkout of lingo.
+
+    It is used to list and find experiments, but never to load a configuration.
+    """
 
     @property
     def params(self) -> tuple[Path, ...]:
-        """The directories of experiments."""
+        """The directories with experiments, the working directory's included."""
         return self.packages["params"] + ((self.local,) if self.local else ())
 
     @property
     def user_params(self) -> tuple[Path, ...]:
-        """The directories of experiments that the user named."""
+        """The directories with experiments that the user named by flag or environment variable."""
         own = [directory.with_name("params").resolve() for directory in self.packages["tasks"]]
         return tuple(directory for directory in self.packages["params"] if directory not in own)
 
     def trusted_roots(self) -> Roots:
-        """Returns these roots without the working directory's."""
+        """Returns these roots without the working directory's `params`."""
         return self._replace(local=None)
 
 
 def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
     """Returns the roots of this installation and this working directory.
 
-    Directories of experiments are lingo's own, `params_dirs`, and the directories that the
-    environment variable LINGO_PARAMS names. Raises ParamError if a directory does not exist.
+    Experiments are in lingo's own directory, in `params_dirs`, and in the directories that the
+    environment variable LINGO_PARAMS names. Raises ParamError if a named directory does not exist.
     """
     base = Path(mount.home())
     named = [Path(d) for d in params_dirs]
     named += [Path(d) for d in os.environ.get(VARIABLE, "").split(os.pathsep) if d]
     for directory in named:
-        if not os.path.isdir(directory):  # unlike Path.is_dir it never raises
+        if not os.path.isdir(directory):  # unlike Path.is_dir, os.path.isdir never raises
             raise ParamError(
                 f"{directory} is not a directory: --params_dir and {VARIABLE} name directories"
             )
@@ -74,7 +76,10 @@ def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
 
 
 def module_stem(directories: Iterable[Path], parts: Sequence[str]) -> Path | None:
-    """Returns the path without suffix of a module in the first directory that has it."""
+    """Returns a module's path without suffix, in the first of the directories that has it.
+
+    `parts` are the parts of the module's name below these directories.
+    """
     for directory in directories:
         stem = directory.joinpath(*parts)
         if module_file(stem) or os.path.isdir(stem):
@@ -83,13 +88,13 @@ def module_stem(directories: Iterable[Path], parts: Sequence[str]) -> Path | Non
 
 
 def module_file(stem: Path) -> Path | None:
-    """Returns the file of a module; None without one, as for a namespace package."""
+    """Returns the file of a module from its path without suffix; None for a namespace package."""
     files = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
     return next((file for file in files if os.path.isfile(file)), None)
 
 
 def files(directory: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yields every Python file below a directory with the parts of its module's name, sorted."""
+    """Yields (file, parts of its module's name) for all Python files below a directory, sorted."""
     for folder, folders, names in os.walk(directory):
         folders[:] = sorted(f for f in folders if f[:1] not in "._" and f != "_experiments")
         parts = list(Path(folder).relative_to(directory).parts)
@@ -100,7 +105,7 @@ def files(directory: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def locate(module: str, roots: Roots) -> Path | None:
-    """Returns the file of a module of the roots, without importing anything."""
+    """Returns the file of a module of the roots, or None, without importing anything."""
     if not _MODULE.fullmatch(module):
         return None
     package, *parts = module.split(".")
@@ -111,7 +116,7 @@ def locate(module: str, roots: Roots) -> Path | None:
 
 
 def module_name(file: Path, roots: Roots) -> str | None:
-    """Returns the name of the roots' module in a file, or None."""
+    """Returns the dotted name of a file that is in one of the roots' directories, or None."""
     for package, directories in {**roots.packages, "params": roots.params}.items():
         for directory in directories:
             if file.is_relative_to(directory):
@@ -121,7 +126,7 @@ def module_name(file: Path, roots: Roots) -> str | None:
 
 
 def import_root(file: Path, module: str) -> Path | None:
-    """Returns the directory from which a file is imported as a module, or None if it cannot be."""
+    """Returns the directory from which `file` is imported as `module`; None: never."""
     parts = module.split(".")
     stem = file.parent if file.stem == "__init__" else file.with_suffix("")
     is_module = all(map(str.isidentifier, parts)) and [*stem.parts[-len(parts) :]] == parts
@@ -156,15 +161,15 @@ def parse_source(content: bytes, file: Path) -> ast.Module:
 
 
 def defines_class(file: Path, name: str) -> bool:
-    """Returns whether a file has a `class` statement of that name, with bases, at its top level."""
+    """Returns whether a file's top level has a `class` statement with this name and with bases."""
     content = source(file)
     if not re.search(rf"^class\s+{name}\s*\(".encode(), content, re.MULTILINE):
-        return False  # parsing is slow, and most files need none
+        return False  # parsing is slow, and most files do not have to be parsed
     return name in _definitions(content, file).classes
 
 
 def defines_function(file: Path, name: str) -> bool:
-    """Returns whether a file has a `def` statement of that name at its top level."""
+    """Returns whether a file's top level has a `def` statement with this name."""
     return name in _definitions(source(file), file).functions
 
 
@@ -184,6 +189,6 @@ def _definitions(content: bytes, file: Path) -> _Definitions:
 
 
 def source_file(named: type | FunctionType) -> Path | None:
-    """Returns the file that defines a class or function; None for one typed into an interpreter."""
+    """Returns the file that defines a class or function; None if it was typed interactively."""
     file = getattr(sys.modules.get(named.__module__), "__file__", None)
     return Path(file).resolve() if file and os.path.isfile(file) else None

@@ -1,4 +1,4 @@
-"""Lines of a user's own files: where an error was raised, where a function is defined."""
+"""Finds lines in a user's own files: where an error was raised, where a function is defined."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from lingo.config.roots import mount
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
 _LINE = re.compile(r"\.py:\d+")
 _WRONG_CALL = re.compile(r"([\w.]+)\.(\w+)\(\) (?:missing|takes|got) ")
-_GENERATED = "__autograph_generated_file"  # begins the name of the files that AutoGraph runs
+_GENERATED = "__autograph_generated_file"  # the beginning of names of AutoGraph's files
 _PACKAGES = {"site-packages", "dist-packages"}
 
 
 def user_line(error: BaseException, *, own: Path | None = None) -> str:
-    """Returns `file:line` of the innermost frame of an error that is in a user's file, or "".
+    """Returns `file:line` of the innermost frame of an error's traceback in a user's file, or "".
 
     Files of lingo, of installed packages and of Python are not the user's, except `own`. If an
-    error was raised again as another error, its first place counts. If TensorFlow computes a graph,
-    or code that AutoGraph has rewritten, the frames are in the error's message. If lingo calls a
-    method that a user's class lacks, or that takes other arguments, the line is the class's or the
-    method's.
+    error was raised again as another error, the first error counts. If TensorFlow computes a graph,
+    or code that AutoGraph has rewritten, the frames are read from the error's message. If lingo
+    calls a method that a user's class lacks, the line is where the class is defined; if the method
+    takes other arguments, the line is where the method is defined.
     """
     found = ""
     for cause in _causes(error):
@@ -46,10 +46,10 @@ def user_line(error: BaseException, *, own: Path | None = None) -> str:
 
 
 def error_prefix(error: BaseException) -> str:
-    """Returns what to print before an error's text: `file:line: path: `, or "".
+    """Returns the text to print before an error's message: `file:line: path: `, or "".
 
-    It has the line of the user's file that the error comes from, and the path of the object that
-    raised it. It leaves out a part that is unknown or that the error's text has already.
+    The line is where the error comes from in the user's file, and the path leads to the object
+    that raised the error. Each is left out if it is unknown, or if the message already has it.
     """
     text, place, line = _text(error), place_of(error), user_line(error) or line_of(error)
     parts = [line] if line and not names_line(text) else []
@@ -58,12 +58,12 @@ def error_prefix(error: BaseException) -> str:
 
 
 def names_line(text: str) -> bool:
-    """Returns whether a message names a line of a file of Python."""
+    """Returns whether a message names a line of a Python file, such as `mine.py:3`."""
     return _LINE.search(text) is not None
 
 
 def definition_line(defined: type | Callable[..., Any]) -> str:
-    """Returns `file:line` of a class or function; its name if there is no such file."""
+    """Returns `file:line` where a class or function is defined; its name if it has no file."""
     try:
         file, line = inspect.getsourcefile(defined), inspect.getsourcelines(defined)[1]
     except (OSError, TypeError):  # it was typed into an interpreter
@@ -76,7 +76,7 @@ def _text(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yields an error and the errors that led to it, the first one last."""
+    """Yields an error, then its cause, the cause of that, and so on."""
     seen = set[int]()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -86,7 +86,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _called_line(error: BaseException) -> str:
-    """Returns the line of the user's method that lingo called, or of the class that lacks it."""
+    """Returns `file:line` of the user's method that lingo called wrongly, or "".
+
+    If a user's class lacks the method, it is the line of the class.
+    """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     match = _WRONG_CALL.match(str(error)) if isinstance(error, TypeError) else None
     if not frames or not (match or isinstance(error, NotImplementedError)):
@@ -108,14 +111,14 @@ def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
 
 
 def _traced_frames(message: str) -> Iterator[tuple[str, int]]:
-    """Yields the frames that a message quotes, if any of them is in a user's file."""
+    """Yields (file, line) of all frames that a message quotes, if one is in a user's file."""
     frames = [(file, int(line)) for file, line in _FRAME.findall(message)]
     if any(is_user_file(file) for file, _ in frames):
         yield from frames
 
 
 def is_user_file(file: str, own: Path | None = None) -> bool:
-    """Returns whether a file is the user's, or `own`: not lingo's, Python's or a package's."""
+    """Returns whether a file is `own`, or is not lingo's, Python's or an installed package's."""
     if not os.path.isabs(file):  # such as <frozen importlib>
         return False
     path = os.path.realpath(file)
@@ -126,14 +129,14 @@ def is_user_file(file: str, own: Path | None = None) -> bool:
 
 
 def is_installed(path: str) -> bool:
-    """Returns whether a path, absolute and without links, is lingo's, Python's or a package's."""
+    """Returns whether a file is lingo's, Python's or a package's; `path` is absolute, no link."""
     is_package = not _PACKAGES.isdisjoint(path.split(os.sep))
     return is_package or path.startswith(_lingo_dirs() + _python_dirs())
 
 
 @functools.cache
 def is_lingos(defined: type) -> bool:
-    """Returns whether a class is lingo's own; `tasks` and `params` elsewhere are the user's."""
+    """Returns whether a class is in lingo's own folders `lingo`, `tasks` or `params`."""
     if (file := getattr(sys.modules.get(defined.__module__), "__file__", None)) is None:
         return False  # it was typed into an interpreter
     return os.path.realpath(file).startswith(_lingo_dirs())
