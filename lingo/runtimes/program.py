@@ -51,7 +51,7 @@ class ProgramError(LingoError):
 
 
 class LostState(ProgramError):
-    """Devices failed, and parts of the state with them; the others need a new state from `load`.
+    """Devices failed, and parts of the state are lost; the other devices need a new one by `load`.
 
     Each LostState makes the run rewind. So after `load` a runtime must not raise it again for the
     same devices, or the run would loop for ever.
@@ -141,7 +141,7 @@ class Program(abc.ABC):
     def compile(self, specs: Specs, *, num_steps: int) -> CompiledProgram | None:
         """Traces `train`, so that layers that do not fit together are found before a run begins.
 
-        `specs` are name -> (shape, dtype) of the whole batch, `num_steps` is K of most calls.
+        `specs` are name -> (shape, dtype) of the whole batch, `num_steps` is the K of most calls.
         Returns the compiled program on a mesh of devices; None elsewhere.
         """
 
@@ -157,7 +157,7 @@ class Program(abc.ABC):
 
         Returns:
             Reports of `train_step`, each [K, ...]: `scalars`, tag -> float32; `metric_states`,
-            additive; `statistics` of layers, by program path; `first_non_finite`, int32.
+            additive; `statistics`, path of a layer -> its statistics; `first_non_finite`, int32.
         """
         with self.call_context():
             return self._train(*self.put(batches, axis=1).args)
@@ -189,7 +189,7 @@ class Program(abc.ABC):
         return False
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
-        """Returns predictions and weights of all examples of a [B, ...] batch, in every process.
+        """Returns predictions and example weights for a whole [B, ...] batch, in every process.
 
         They are {name: [B, ...]}, as `predict_batch` returns them.
         """
@@ -218,7 +218,7 @@ class Program(abc.ABC):
         return peak_memory_bytes()
 
     def example_slice(self, size: int) -> slice:
-        """Returns which examples of a batch of `size` this process must pass: here, all."""
+        """Returns the slice of a `size`-example batch that this process must pass (here: all)."""
         return slice(0, size)
 
     @abc.abstractmethod
@@ -226,9 +226,9 @@ class Program(abc.ABC):
         """Returns the state after the last step, as copies on the host: float32, the step int32.
 
         If there are several processes, all have to call it. Each returns the part that it must
-        save: a NumPy array or `Shards` of each tensor, in the tensor's own shape. With `alone`, if
-        the other processes are lost, it returns everything. Raises ProgramError if this process
-        does not hold all that it should return.
+        save: a NumPy array or `Shards` of each tensor, in the tensor's own shape. With `alone`,
+        which means that the other processes are lost, it returns everything. Raises ProgramError if
+        this process does not hold all that it should return.
         """
 
     @abc.abstractmethod
@@ -249,16 +249,16 @@ class Program(abc.ABC):
 
     @abc.abstractmethod
     def compile_call(self, computation: Computation) -> Any:
-        """Returns a function of (which weights, *feed.args, *args) that compiles when first called.
+        """Returns a function that compiles when first called; it returns the whole batch's results.
 
-        It returns the results of the whole batch.
+        Its arguments are "trained" or "ema" (which weights it uses), *feed.args, and *args.
         """
 
     @abc.abstractmethod
     def put(self, batch: Arrays, *, axis: int = 0, prompts: bool = False) -> Feed:
         """Puts a batch on the devices: name -> [B, ...], or, to train, [K, B, ...] with `axis` 1.
 
-        With `prompts`, padding examples are prompts, too, since an empty one cannot be continued.
+        With `prompts`, padding examples repeat a prompt, since an empty prompt cannot be continued.
         """
 
     def get(self, results: Mapping[str, Any], feed: Feed) -> dict[str, np.ndarray]:
@@ -276,6 +276,6 @@ class Program(abc.ABC):
         return train_step(self._learner, state, batch, self._place)
 
     def _compute(self, computation: Computation, state: TrainState, *args: Any) -> Any:
-        """Returns the results of a computation, from tensors: a state, and (batch, *args)."""
+        """Applies a computation to a state and (batch, *args), all tensors; returns its results."""
         task, place = self._learner.task, self._place
         return computation.function(task, state.weights, state.state, *args, place)

@@ -20,7 +20,7 @@ from lingo.runtimes.layout import Layout
 from lingo.runtimes.program import CompiledProgram, Program
 
 _MATRIX_SIZES = (512, 1024, 2048, 4096, 8192)
-_ENOUGH_SECONDS = 0.01  # time of one product that makes its launch overhead negligible
+_ENOUGH_SECONDS = 0.01  # a product that takes this long has negligible launch overhead
 _MEASURED_SECONDS = 0.25
 
 
@@ -142,7 +142,7 @@ def matmul_flops_per_second(dtype: str, devices: tuple[str, ...] = ("",)) -> flo
 
 
 def peak(timed_product: Callable[[int], Callable[[], float]]) -> float:
-    """Returns the FLOP/s of the fastest of several products: other programs may use the machine.
+    """Returns the FLOP/s of the fastest product, since other programs may slow down some.
 
     `timed_product(size)` returns a function that multiplies two square matrices once, and returns
     the seconds that this took.

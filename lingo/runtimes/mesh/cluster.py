@@ -56,7 +56,7 @@ class Service:
         self.abort_reason = reason
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Returns the answer; None if it does not come in time, or the key does not exist."""
+        """Returns the service's answer; None if it is late, or the key does not exist."""
         try:
             return question()
         except engine().errors.JaxRuntimeError as error:
@@ -73,9 +73,9 @@ class Members(Group):
         self._engine = service
 
     def wait(self, compute: Callable[..., Any], *args: Any) -> Any:
-        """Returns the results of a jitted function of arrays of any shape that all processes run.
+        """Runs a jitted function of arrays of any shape, as all processes do; returns its results.
 
-        Raises ProgramError if it fails, or another process is lost.
+        Raises ProgramError if the function fails, or another process is lost.
         """
         result: Future[Any] = Future()
 
@@ -95,7 +95,7 @@ class Members(Group):
         raise ProgramError(self._engine.abort_reason)
 
     def start(self, compute: Callable[..., Any], *args: Any) -> Any:
-        """Returns the results of `wait`: only a call that waits learns of a lost process."""
+        """Does the same as `wait`, because only a call that waits learns of a lost process."""
         return self.wait(compute, *args)
 
     def gather(self, number: int) -> list[int]:
@@ -150,7 +150,7 @@ def members() -> Members | One:
 
 
 def _meet(cluster: Cluster) -> Service:
-    """Returns the coordination service, which JAX then uses, once all processes are connected."""
+    """Waits until all processes are connected; returns the service, which JAX uses from then on."""
     jax = engine()
     from jax._src.distributed import global_state  # `jax.distributed` would host the service here
     from jax._src.lib import _jax

@@ -32,9 +32,9 @@ class Replicated(Runtime):
     """Trains on replicas: the devices of a machine, of several workers, or of a TPU.
 
     Each replica computes the step of one device; sums over the batch (and of norms, with
-    `shard_update`) are added up over all replicas once per step. A batch that they cannot share
-    equally is padded with examples of weight 0, or refused if a layer would count these
-    (`BatchNorm`).
+    `shard_update`) are added up over all replicas once per step. A batch that the replicas cannot
+    share equally is padded with examples of weight 0. If a layer (`BatchNorm`) would count padding,
+    the batch is refused.
 
     Several processes compute together if `TF_CONFIG` names them. Each uses all accelerators that it
     sees, or else one CPU. The TPU code is tested only as far as possible without a TPU; it has not

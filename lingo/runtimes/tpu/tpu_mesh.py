@@ -80,7 +80,7 @@ class TpuMeshProgram(Program):
     """Runs steps in a loop on the cores; the host feeds them and reads their reports."""
 
     def __init__(self, learner: Learner, state: TrainState, layout: Layout, cores: Cores) -> None:
-        """Puts the first state, as for `load`, on the cores; `layout` has the part of each."""
+        """Puts the first state on the cores, like `load`; `layout` has the split of each tensor."""
         self._core, self._cores = CoreProgram(learner, layout), cores
         super().__init__(learner, self._core.placement)
         self._variables = tf.nest.map_structure(
@@ -174,7 +174,7 @@ class CoreFunctions(Functions):
     """The cores' program, compiled for devices of this process or for absent TPUs."""
 
     def __init__(self, learner: Learner, layout: Layout) -> None:
-        """Takes as many devices of this process as the mesh has."""
+        """Uses as many of this process's devices as the mesh has."""
         self._core = CoreProgram(learner, layout)
         super().__init__(learner, layout, device_mesh(layout.mesh), donate=True)
 
