@@ -35,7 +35,7 @@ class TokenModel(Protocol):
 def with_position_ids(
     inputs: CallInputs, tokens: tf.Tensor, index: tf.Tensor | None = None
 ) -> CallInputs:
-    """Returns inputs with position ids, by default `index` (None: 0) + 0, 1, 2, ..."""
+    """Returns inputs with position ids; missing ids are `index` (None: 0) + 0, 1, 2, ..."""
     if inputs.position_ids is not None:
         return inputs
     ids = tf.zeros_like(tokens) + tf.range(size_of(tokens, 1))

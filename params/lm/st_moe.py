@@ -56,7 +56,7 @@ TASKS = {
 
 
 def _st_moe(layer, *, num_experts: int, every: int, dim: int, num_layers: int):
-    """Sparse layers with an extra dense network; no dropout before fine-tuning."""
+    """Returns a T5 whose sparse layers also have a dense network; dropout is 0."""
     pattern = in_turn(
         layer,
         every=every,
@@ -94,9 +94,9 @@ def dense_l(num_layers: int = 24, data: int = 32):
 def st_moe_l(expert: int = 32):
     """ST-MoE-L, 32 experts in 12 layers of 48; 4,105,444,352 weights, published as 4.1B.
 
-    Trained for 500,000 steps of a million tokens. Published: SuperGLUE 87.4 on its development
-    sets, where the dense model of equal compute, of 0.8 billion weights, has 85.1; 645 GFLOPs a
-    sequence.
+    It was trained for 500,000 steps of a million tokens. Published: SuperGLUE 87.4 on its
+    development sets, where the dense model of equal compute, of 0.8 billion weights, has 85.1; 645
+    GFLOPs a sequence.
 
     lingo show --exp=lm.st_moe.st_moe_l --weights
     """
@@ -109,9 +109,9 @@ def st_moe_l(expert: int = 32):
 def st_moe_32b(expert: int = 64, model: int = 16):
     """ST-MoE-32B, 64 experts in 12 layers of 48; 269,104,613,376 weights, published as 269B.
 
-    It computes as much as a dense model of 32 billion weights. Trained on 1.5 trillion tokens, a
-    million per step. Published, after fine-tuning: SuperGLUE 91.2, ARC easy 94.8, ARC challenge
-    86.5; 20.2 TFLOPs a sequence.
+    It computes as much as a dense model of 32 billion weights. It was trained on 1.5 trillion
+    tokens, a million per step. Published, after fine-tuning: SuperGLUE 91.2, ARC easy 94.8, ARC
+    challenge 86.5; 20.2 TFLOPs a sequence.
 
     lingo show --exp=lm.st_moe.st_moe_32b --weights
     """
@@ -243,7 +243,7 @@ def _set_experts(cfg, **values):
 
 
 def _answers(task, *, split: str):
-    """One snippet per row, and the word to answer."""
+    """Returns an input with one snippet per row; the target is the word to answer."""
     return PairInput.params(
         source=task.params(split=split),
         tokenizer=SentinelTokenizer,

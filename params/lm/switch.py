@@ -35,7 +35,7 @@ VOCAB_SIZE = 32128  # whichever tokens the data has
 
 
 def t5_layer(*, hidden_dim: int, num_heads: int, head_dim: int = 64, gated: bool = False):
-    """A layer of T5 (Raffel et al. 2020); with `gated`, of T5 1.1, with GEGLU."""
+    """Returns a layer of T5 (Raffel et al. 2020); with `gated`, of T5 1.1, which has GEGLU."""
     layer = TransformerLayer.params()
     layer.attention.set(
         num_heads=num_heads, head_dim=head_dim, positions=RelativeBias.params(shared=True)
@@ -45,7 +45,7 @@ def t5_layer(*, hidden_dim: int, num_heads: int, head_dim: int = 64, gated: bool
 
 
 def t5(pattern, *, dim: int, num_layers: int, init_scale: float = 1.0, dropout_rate: float = 0.1):
-    """An encoder-decoder with the same number of layers on either side, and its training.
+    """Returns an experiment that trains an encoder-decoder with `num_layers` layers on each side.
 
     The layers of `pattern` alternate; the decoder's layers also get cross-attention. `init_scale`
     is the initial variance of a matrix, times its fan-in. The learning rate is
@@ -89,14 +89,14 @@ def set_dropout_rates(cfg, rate: float):
 
 
 def in_turn(layer, *, every: int, **mixture):
-    """`every` layers; in the last, experts like its feed-forward network replace this network."""
+    """Returns `every` layers; experts replace the feed-forward network of the last layer."""
     sparse = layer.copy()
     sparse.all(FeedForward).wrap(MoE, "expert", **mixture)
     return [layer] * (every - 1) + [sparse]
 
 
 def _switch(layer, *, num_experts: int, every: int, dim: int, num_layers: int):
-    """T5 with experts in each `every`-th layer, and small initial values (sec. 2.4)."""
+    """Returns a T5 with experts in each `every`-th layer, and small initial values (sec. 2.4)."""
     router = SwitchRouter.params(jitter=0.01, balance_loss=0.01)
     pattern = in_turn(layer, every=every, num_experts=num_experts, router=router)
     return t5(pattern, dim=dim, num_layers=num_layers, init_scale=0.1)
@@ -217,7 +217,7 @@ def switch_c(expert: int = 2048):
 
 
 def on_docstrings(cfg, *, num_steps: int):
-    """Trains on docstrings: 256 bytes of a row remain after spans of 8 are taken out."""
+    """Trains on docstrings: 256 bytes of a row remain after spans of 8 bytes are taken out."""
     data = SpanCorruption.params(
         source=Docstrings.params(split="train"),
         batch_size=4,

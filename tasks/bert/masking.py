@@ -51,7 +51,7 @@ class MaskedRow(NamedTuple):
 
 
 def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """Returns a tokenizer's properties; raises DataError if it has no [MASK] or tells no words."""
+    """Returns properties of a tokenizer; raises DataError if it lacks [MASK] or word boundaries."""
     mask_id, special = tokenizer.special_id(MASK), tokenizer.special_ids()
     if mask_id is None:
         raise DataError(
@@ -90,8 +90,9 @@ class Masking(Configurable, interface=True):
 
         Args:
             words: int64 [W, 2], the first position of each word and the position after its last.
-            limit: the most tokens, at least 1. If every word is longer, whole words exceed it.
-            key: its two words are scalars on the host.
+            limit: the largest number of tokens, at least 1. Whole words exceed it if every word is
+                longer.
+            key: a random key of two scalars, in NumPy.
         """
         raise NotImplementedError(f"{type(self).__name__} has no choose")
 
@@ -102,7 +103,7 @@ class Masking(Configurable, interface=True):
 
         Args:
             ids: int32 [T], a row of tokens, padding included.
-            key: its two words are scalars on the host.
+            key: a random key of two scalars, in NumPy.
             vocabulary: properties of the row's tokenizer.
             max_predictions: K.
         """

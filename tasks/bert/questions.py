@@ -73,9 +73,9 @@ class SquadFiles(QuestionSource):
 
 
 def read_squad(data: bytes, path: str) -> Iterator[Question]:
-    """Yields the questions of a file in SQuAD's format; `path` is for errors.
+    """Yields the questions of a file in SQuAD's format; error messages name its `path`.
 
-    Raises DataError, which names the article and the question, for another format.
+    Raises DataError, which names the article and the question, for a file in another format.
     """
     try:
         articles = json.loads(data)["data"]

@@ -33,8 +33,8 @@ def fill_row(
 ) -> int:
     """Writes one or two texts, int32 [their tokens], into `ROW_ARRAYS` of a blank row, int32 [T].
 
-    `tokens` gets the tokenizer's start, and its end after each text; `types` gets the number of
-    each token's text, 0 or 1; `segments` gets 1. Returns the number of tokens in the row.
+    `tokens` gets the tokenizer's start token, and its end token after each text. `types` gets the
+    number of each token's text, 0 or 1; `segments` gets 1. Returns the number of tokens in the row.
     """
     at = 1
     row["tokens"][0] = tokenizer.start_id

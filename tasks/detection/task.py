@@ -37,8 +37,8 @@ class ObjectDetection(Task):
 
     Levels of uint8 images are scaled to 0..1; then the model sees (image - mean) / std.
 
-    Each object is matched with the anchor that overlaps it most; another anchor is matched with the
-    object that it overlaps by at least `min_overlap`. The loss has two terms, `boxes` and
+    Each object is matched with the anchor that overlaps it most. Any other anchor is matched with
+    an object that it overlaps by at least `min_overlap`. The loss has two terms, `boxes` and
     `classes`: sums over an image's anchors, divided by its number of matched anchors, then averaged
     over images. An image without an object has a loss of 0. `boxes` is the smooth L1 loss of the
     matched anchors' codes. `classes` is the cross-entropy of the matched anchors and of hard

@@ -14,8 +14,8 @@ def check_offers(
 ) -> None:
     """Raises ParamError for an input without images, with more classes or with another shape.
 
-    An input that offers nothing, such as one of arrays, passes: its shapes are known when it is
-    read. `wanted` names the input to take instead of one without images.
+    An input that offers nothing, for example one that reads arrays, passes. Its shapes are known
+    when it is read. `wanted` names the kind of input to take if this input has no images.
     """
     if not offers:
         return

@@ -126,7 +126,7 @@ def _decode(data: bytes, codec: str, where: str) -> str:
 
 
 def language_code(name: str) -> str:
-    """Returns a language's code, `de` for de_AT.UTF-8 or `zh_CN` for zh-Hans; "" for no code."""
+    """Returns the code of a language's name, `de` for de_AT.UTF-8, `zh_CN` for zh-Hans; else ""."""
     if not (match := _CODE.fullmatch(name)):
         return ""
     language, script, region, variant = match.groups()

@@ -68,7 +68,7 @@ def read_list(path: Path = LIST) -> list[Package]:
 
 
 def fetch(packages: Iterable[Package], folder: Path) -> list[Package]:
-    """Fetches the packages that a folder does not have, and returns these.
+    """Fetches the packages that a folder does not have yet, and returns the fetched packages.
 
     Raises DataError if a package cannot be fetched or has another SHA-256, and if the folder has
     something that is not in the list, since its catalogs would be read, too.

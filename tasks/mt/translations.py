@@ -1,8 +1,8 @@
 """Translations into English, from the catalogs of programs or your own tables.
 
 A program's messages exist in up to a hundred languages, so one English string is the target of many
-pairs. Only the English decides a pair's split, ignoring case, punctuation, digits and placeholders:
-neither a held-out string nor a similar one is in any language's training data.
+pairs. The English alone decides a pair's split; case, punctuation, digits and placeholders are
+ignored. So neither a held-out string nor a similar one is in any language's training data.
 
 Each catalog is read once, as a whole. The pairs are kept in the user's cache directory, in one
 table per language.
@@ -146,7 +146,7 @@ class _Pairs(NamedTuple):
 
 
 def write_tables(files: Sequence[File]) -> Path:
-    """Returns a folder with a table of each language's pairs; makes it unless it exists.
+    """Returns a folder with a table of each language's pairs, which it makes if missing.
 
     A line is a text, a tab and its English; a line without a tab describes damage. A language's
     table has each pair once. Raises DataError if a file cannot be read, StorageError if the tables

@@ -171,7 +171,7 @@ class MeshPlacement(Placement):
         }
 
     def _gather_rows(self, value: Any, split: Split, rows: WeightRows) -> Any:
-        """Returns a tensor in its own shape, from rows that devices first gather in one exchange."""
+        """Returns a tensor in its own shape, from rows that devices gather in one exchange."""
         whole_rows = Split((*split.storage().axes[:-1], ()))
         return unflatten(with_sharding(value, whole_rows, self._layout.mesh), rows)
 

@@ -332,7 +332,7 @@ class Functions:
         )
 
     def _read(self, weights: Any, state: Any, which: WhichWeights) -> tuple[Any, Any]:
-        """Returns `_unpad`'s tensors, which may be in parts or rows, in the form that layers read."""
+        """Returns `_unpad`'s tensors, perhaps in parts or rows, in the form that layers read."""
         gather = self.placement.gather_weights
         if which == "ema":
             return gather(weights), gather(state)
