@@ -65,7 +65,7 @@ def embed_tokens(
 ) -> tf.Tensor:
     """Returns the input of a stack, [B, T, D], for tokens and position ids, int32 [B, T].
 
-    With `index`, int32 scalar, these are new positions of decoding, after `index` earlier ones.
+    With `index`, int32 scalar, the tokens are new in decoding, after `index` earlier tokens.
     `scaled` multiplies the sum by sqrt(D); Vaswani et al. 2017, sec. 3.4, multiply only the token's
     vector.
     """

@@ -2,7 +2,7 @@
 
     feed = put(batch)                                       # onto the devices
     results = compile_call(PREDICT)("trained", *feed.args)  # on all of them, from their state
-    predictions = get(results, feed)                        # on the host, without padding
+    predictions = get(results, feed)                        # NumPy arrays without padding
 
 A runtime defines how its devices get a batch, how a function of state and batch is compiled for
 them, and how results are read. `evaluate`, `predict` and `decode` use only these. `train` is one
@@ -43,7 +43,7 @@ _PLUMBING = re.compile(
 """Matches the parts of TensorFlow's messages that describe its graph, not the cause."""
 _PYTHON = "\nTraceback (most recent call last)"  # follows the error of a `tf.py_function`
 Arrays = Mapping[str, np.ndarray]
-"""A batch, or several stacked ones: name -> array."""
+"""A batch, or K stacked batches: name -> array."""
 
 
 class ProgramError(LingoError):
@@ -179,7 +179,7 @@ class Program(abc.ABC):
         return add_states(sums, states)
 
     def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
-        """Returns the sums of `evaluate` as float64 arrays on the host."""
+        """Returns the sums of `evaluate` as float64 NumPy arrays."""
         with self.call_context():
             return read_states(sums)
 
@@ -223,7 +223,7 @@ class Program(abc.ABC):
 
     @abc.abstractmethod
     def state(self, *, alone: bool = False) -> TrainState:
-        """Returns the state after the last step, as copies on the host: float32, the step int32.
+        """Returns the state after the last step, as copies in host memory: float32, the step int32.
 
         If there are several processes, all have to call it. Each returns the part that it must
         save: a NumPy array or `Shards` of each tensor, in the tensor's own shape. With `alone`,
@@ -235,7 +235,7 @@ class Program(abc.ABC):
     def load(self, state: TrainState) -> None:
         """Replaces the state; compiled programs stay.
 
-        Its tensors are arrays on the host, or `LazyArray`s, in the shapes of the learner's state.
+        Its tensors are NumPy arrays, or `LazyArray`s, in the shapes of the learner's state.
         """
 
     # ---- methods that each runtime defines
@@ -262,7 +262,7 @@ class Program(abc.ABC):
         """
 
     def get(self, results: Mapping[str, Any], feed: Feed) -> dict[str, np.ndarray]:
-        """Returns the results of a compiled call on the host, name -> [B, ...] without padding."""
+        """Returns a compiled call's results as NumPy arrays, name -> [B, ...] without padding."""
         return {name: value.numpy() for name, value in results.items()}
 
     def call_context(self) -> contextlib.AbstractContextManager[Any]:

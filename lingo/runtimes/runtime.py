@@ -90,8 +90,8 @@ class Runtime(Configurable, interface=True):
     def advice(self, dtype: str) -> list[str]:
         """Returns a sentence for each setting that is usually faster on these devices.
 
-        A simulation says that it is one. `dtype` is the task's. The process must have joined the
-        others.
+        A simulation adds that it is a simulation. `dtype` is the task's. This process must already
+        be connected to the other processes (`join`).
         """
         return []
 
@@ -100,7 +100,7 @@ class Runtime(Configurable, interface=True):
         return 1
 
     def host_bytes(self, learner: Learner) -> int:
-        """Returns the bytes of a state that this machine's memory must hold: by default, all.
+        """Returns how many bytes of a state this machine's memory must hold: by default, all.
 
         The state of accelerators passes through this memory into checkpoints.
         """

@@ -187,7 +187,7 @@ def _tiny(train_input, eval_inputs, *, num_steps: int):
 def lamda_tiny(num_steps: int = 2500):
     """A small LaMDA: 4 layers, width 96; 1,279,872 weights, pre-trained on English and dialogs.
 
-    A third of its rows are docstrings of installed packages, the others are templated dialogs about
+    A third of its rows are docstrings of installed packages, the rest are templated dialogs about
     real facts. Needs `pip install 'lingo-tf[dialog,text]'`. After its 2,500 steps (2.6 M word
     pieces) with seed 0: 0.90 bits a byte on dialogs about held-out subjects, 2.00 on dialogs in
     held-out sentences.

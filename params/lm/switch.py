@@ -5,8 +5,8 @@ that gives the published totals. Counts are exact: no biases, norms with only a 
 relative positions for all layers of the encoder and one for all of the decoder. Half of the layers
 or all are sparse; a token goes to one expert. The data is installed text, in place of C4: rows of
 512 tokens with spans taken out, and targets of 114 tokens with these spans. A group is a row, and
-an expert has at least 4 slots for it: in Switch-C 16 times its share of 512 tokens, and 72 times
-its share of 114.
+an expert has at least 4 slots per group. In Switch-C this is 16 times an expert's share of 512
+tokens, and 72 times its share of 114.
 
 The arguments set the number of devices: `lm.switch.switch_c(expert=512)`.
 """

@@ -7,11 +7,11 @@ features; its width is 1024, its vocabulary 64,000. The published sizes leave ou
 
 Here, as in Lingvo's Transformers, layers have a layer norm before each part and no biases of
 products, and there is no norm at the end: 10 L d more weights, up to 0.018 %. Each device has a
-stage of the encoder and one of the decoder; in GPipe it has a part of the whole. As in the paper,
-deep models are trainable because the initial weights of feed-forward networks shrink with the
-number of layers, and logits are limited. The paper gives no details: here standard deviations are
-divided by the layers of a side, and a tanh keeps logits within 30. It does not give the optimizer
-either; here it is the one in `params/mt/wmt14.py`.
+stage of the encoder and a stage of the decoder; in GPipe it has one part of the model. As in the
+paper, deep models are trainable because the initial weights of feed-forward networks shrink with
+the number of layers, and logits are limited. The paper gives no details: here standard deviations
+are divided by the layers of a side, and a tanh keeps logits within 30. The paper does not give the
+optimizer either; here it is the optimizer in `params/mt/wmt14.py`.
 
 The data are your own, in a folder, in place of 25 billion pairs:
 

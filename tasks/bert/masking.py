@@ -1,8 +1,8 @@
 """Chooses and replaces the tokens of a row that BERT predicts (Devlin et al. 2019, sec. 3.1).
 
-The model predicts 15 % of the tokens. It reads [MASK] for 80 % of these, a random token for 10 %,
-the token itself for 10 %. The choice is of single tokens, of whole words or of spans of words, and
-is a function of (ids, key): the same key gives the same row.
+The model predicts 15 % of the tokens. In place of these tokens it reads [MASK] (80 %), a random
+token (10 %) or the token itself (10 %). The choice is of single tokens, of whole words or of spans
+of words, and is a function of (ids, key): the same key gives the same row.
 
 Axes: T tokens of a row, K predictions, V vocabulary, W words, P chosen tokens.
 """

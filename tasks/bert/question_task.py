@@ -86,5 +86,8 @@ def _answer_spans(batch: Batch) -> tf.Tensor:
 
 
 def _span_losses(logits: tf.Tensor, batch: Batch) -> Any:
-    """Returns each row's mean of both cross-entropies, float32 [B], for logits [B, 2, T]."""
+    """Returns each row's mean cross-entropy of first and last token, float32 [B].
+
+    `logits` are [B, 2, T].
+    """
     return tf.reduce_mean(cross_entropy(logits, _answer_spans(batch)), axis=-1)

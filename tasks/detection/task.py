@@ -42,7 +42,7 @@ class ObjectDetection(Task):
     `classes`: sums over an image's anchors, divided by its number of matched anchors, then averaged
     over images. An image without an object has a loss of 0. `boxes` is the smooth L1 loss of the
     matched anchors' codes. `classes` is the cross-entropy of the matched anchors and of hard
-    negatives: for each matched anchor, the `negatives` unmatched ones of largest cross-entropy.
+    negatives: for each matched anchor, `negatives` unmatched anchors of largest cross-entropy.
 
     Predictions are boxes with a score above `min_score`, except those that overlap a likelier box
     of their class by more than `max_overlap`. Metrics are the terms of the loss and, if

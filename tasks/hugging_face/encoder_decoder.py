@@ -173,7 +173,7 @@ def _block(side: str) -> str:
 
 
 def _names() -> dict[str, str]:
-    """Returns the names of all weights but those of networks and of the head."""
+    """Returns lingo's names -> transformers' for all weights but feed-forward networks and head."""
     names = {"model/embedding/table": "shared.weight"}
     norms = {"encoder": ("attention", "ffn"), "decoder": ("attention", "cross_attention", "ffn")}
     kinds = {"attention": "SelfAttention", "cross_attention": "EncDecAttention"}

@@ -1,6 +1,6 @@
 """GNMT: LSTMs that read a source and write its translation, with attention (Wu et al. 2016).
 
-    encoder     one layer in both directions, then layers in one; from the 3rd layer on: x + f(x)
+    encoder     a layer in both directions, then layers in one direction; from the 3rd on: x + f(x)
     decoder     one layer, whose output attends to the memory; then layers that read x and this
                 context; from the 3rd layer on: x + f(x, context)
 

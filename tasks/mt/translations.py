@@ -276,9 +276,9 @@ def _fields(line: bytes, where: str) -> list[str]:
 
 
 def clean_pair(translation: str, english: str) -> tuple[str, str] | None:
-    """Returns both sides in one line each, without access-key marks; None for a useless pair.
+    """Returns a pair, each text in one line without access-key marks; None for a useless pair.
 
-    A pair is useless if its sides differ in their placeholders, or have control characters.
+    A pair is useless if its texts differ in their placeholders, or have control characters.
     """
     sides = [" ".join(side.split()) for side in (translation, english)]
     if any(map(_CONTROL.search, sides)):
@@ -310,9 +310,9 @@ def likeness(english: str) -> str:
 
 
 def _remove_mark(mark: str, translation: str, english: str) -> tuple[str, str]:
-    """Returns both sides without the mark of an access key: `&Save`, `Save _As`.
+    """Returns both texts without the mark of an access key: `&Save`, `Save _As`.
 
-    A word with the mark that both sides have is a name, such as `AT&T` or `max_size`.
+    A word with the mark that both texts have is a name, such as `AT&T` or `max_size`.
     """
     marks = list(_MARKS[mark].finditer(english))
     if len(marks) != 1:

@@ -1,7 +1,7 @@
 """Moves the state and batches, split into parts, from the host to a mesh's devices and back.
 
 All parts of an array have the same size, so an array whose sizes do not divide is padded with zeros
-at the end of its axes. On the host, in checkpoints and in the step itself a tensor is not padded.
+at the end of its axes. In host memory, in checkpoints and in the step a tensor is not padded.
 Only an array in rows (`lingo/mesh/weight_rows.py`) stays in the step as it is on the devices. A
 batch is padded with zeros, which are examples of weight 0; a program whose results they would
 change removes them.

@@ -1,6 +1,6 @@
 """The processes of a mesh: JAX's coordination service, and waiting for joint computations.
 
-A process that is lost in the middle of a step leaves the others in a collective that may never end:
+A process that is lost in the middle of a step leaves the rest in a collective that may never end:
 gloo informs only the lost process's neighbours. So the main thread does not compute: it waits for a
 thread that does, and gives up when it hears that a process is lost.
 """

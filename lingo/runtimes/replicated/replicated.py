@@ -45,7 +45,7 @@ class Replicated(Runtime):
         "all"  # such as ["GPU:0", "GPU:1"]; all: accelerators, or else CPUs
     )
     shard_update: bool = False  # a replica updates, and keeps slots for, only a chunk of a weight
-    gather_dtype: GatherDtype = "float32"  # of copies of weights that shard_update gathers
+    gather_dtype: GatherDtype = "float32"  # of weight copies that replicas gather with shard_update
     xla: bool = False  # compile a replica's own computations with XLA; a TPU always does
     tpu: str | None = None  # where a TPU is: a name, a grpc:// address, or "local"; None: no TPU
 

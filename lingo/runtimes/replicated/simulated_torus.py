@@ -72,7 +72,7 @@ class SimulatedTorus(Runtime):
 
     shape: list[int] = [4, 4]  # chips along each axis
     links: Literal["torus", "mesh"] = "torus"  # torus: a link joins the ends of each row of chips
-    planner: Planner = "fastest"  # of the all-reduce; fastest: by predicted cost
+    planner: Planner = "fastest"  # of the all-reduce; fastest: lowest predicted cost
     shard_update: bool = False  # each chip keeps only one piece of the optimizer's slots
     holes: list[str] = []  # chips that failed before the start: sizes and first position, "2x2@4,6"
     failures: dict[str, str] = {}  # {"50": "2x2@1,1"}: after 50 steps these chips fail, too

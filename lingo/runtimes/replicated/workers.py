@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 MEET_SECONDS = 300.0  # until all processes have connected
 _START_SECONDS = 120  # for all servers to find each other, once all processes have met
-# TensorFlow's own limit is longer than that of `Pulse`, which names the lost process.
+# Longer than the limit of `Pulse`, so that `Pulse` comes first: it names the lost process.
 _SILENCE_SECONDS = 600
 _JOB = "worker"
 _POLL_SECONDS = 0.2

@@ -225,12 +225,12 @@ class ShardedVariable:
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
     def load(self, value: Any) -> None:
-        """Assigns a value from the host, [*cut.shape] of type `dtype`."""
+        """Assigns a value from host memory, [*cut.shape] of type `dtype`."""
         for variable, part in zip(self._parts, self.cut.parts(value), strict=True):
             variable.assign(part)
 
     def numpy(self) -> np.ndarray:
-        """Returns the value on the host, [*cut.shape]."""
+        """Returns the value as a NumPy array, [*cut.shape]."""
         return self.cut.whole(self._parts)
 
     @property
