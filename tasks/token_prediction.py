@@ -153,8 +153,8 @@ def exact_match(right: tf.Tensor, segments: tf.Tensor, weights: tf.Tensor) -> di
     """Returns the state of the fraction of documents whose weighted targets are all right.
 
     `right`, float32 [B, T], is 1 where the prediction is right, else 0. `segments`, int32 [B, T],
-    are the documents, each of consecutive positions. `weights`, float32 [B, T], are the targets'; a
-    document whose targets all have weight 0 is ignored.
+    are the documents, each of consecutive positions. `weights`, float32 [B, T], belong to the
+    targets; a document whose targets all have weight 0 is ignored.
     """
     batch, length = size_of(segments, 0), size_of(segments, 1)
     begins = tf.cast(tf.not_equal(segments[:, 1:], segments[:, :-1]), tf.int32)

@@ -211,9 +211,9 @@ class Program(abc.ABC):
             return self.get(self._decode(weights, *feed.args, decoding, key), feed)
 
     def peak_memory_bytes(self) -> int:
-        """Returns the most memory in use so far on one of this process's devices, in bytes.
+        """Returns the peak memory so far of any one of this process's devices, in bytes.
 
-        It is 0 if the devices do not count it, as CPUs do not.
+        It is 0 if the devices do not report it, as CPUs do not.
         """
         return peak_memory_bytes()
 

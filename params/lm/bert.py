@@ -281,7 +281,7 @@ def tiny_questions(pretrained: str | None = None, num_steps: int = 2000):
 
     The answer to "What is axis?" is the first sentence about this argument. `pretrained` is a run
     of `tiny_bert` with `stages`; without one, all weights are initialized at random. Exact match
-    and F1 follow SQuAD's rules. 272,514 weights.
+    and F1 follow SQuAD's rules. The model has 272,514 weights.
 
     lingo train --exp="lm.bert.tiny_bert(stages=True)" --logdir=runs/bert
     lingo train --exp=lm.bert.tiny_questions --set=exp.pretrained=runs/bert --logdir=runs/questions

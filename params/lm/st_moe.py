@@ -76,7 +76,7 @@ def _st_moe(layer, *, num_experts: int, every: int, dim: int, num_layers: int):
 def dense_l(num_layers: int = 24, data: int = 32):
     """Dense-L, the dense baseline of ST-MoE-L; 783,150,080 weights, published as 0.8B.
 
-    T5-Large of version 1.1: GEGLU of 2816 features, separate logits. Published: 645 GFLOPs a
+    It is T5-Large of version 1.1: GEGLU of 2816 features, separate logits. Published: 645 GFLOPs a
     sequence, like ST-MoE-L; SuperGLUE 85.1 on its development sets, where ST-MoE-L has 87.4;
     negative log perplexity -1.474. By lingo's count, a forward pass over a source of 512 tokens and
     a target of 114 takes 489 GFLOPs, with ST-MoE-L 569. With 27 layers, the paper's number for
@@ -125,11 +125,11 @@ def tiny_pretrain(num_experts: int = 8):
     """A small ST-MoE to run: 8 experts in every second of 4 + 4 layers, on docstrings.
 
     256 tokens of a row remain after spans of 8 on average are taken out. The optimizer is the same
-    as for the large models. After 1,200 steps: 2.28 nats a token of held-out targets, 36 % right;
-    with AdamW as in `lm.source.tiny`, 2.36 nats and 34 %. `num_experts=1` is the dense model, which
-    computes as much per token: all its layers have GEGLU of 560 features. Two sparse layers have
-    344 features in the dense layer, 344 next to the experts, and 1.25 times 344 in the experts,
-    since `capacity_factor` gives 1.25 slots per token.
+    as for the large models. After 1,200 steps, the loss of held-out targets is 2.28 nats a token,
+    and 36 % of tokens are right; with AdamW as in `lm.source.tiny`, 2.36 nats and 34 %.
+    `num_experts=1` is the dense model, which computes as much per token: all its layers have GEGLU
+    of 560 features. Two sparse layers have 344 features in the dense layer, 344 next to the
+    experts, and 1.25 times 344 in the experts, since `capacity_factor` gives 1.25 slots per token.
 
     lingo train --exp=lm.st_moe.tiny_pretrain --logdir=runs/tiny_pretrain
     lingo train --exp='lm.st_moe.tiny_pretrain(num_experts=1)' --logdir=runs/dense_pretrain

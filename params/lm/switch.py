@@ -135,8 +135,8 @@ def t5_large(data: int = 32):
 def t5_11b(data: int = 32, model: int = 8):
     """T5-11B, tied logits and ReLU of 65,536 features, 128 heads of 128; 11,307,321,344 weights.
 
-    As wide as T5-Large, with larger layers (Raffel et al. 2020, sec. 3.6). All heads together have
-    16 times the model's width.
+    It is as wide as T5-Large, with larger layers (Raffel et al. 2020, sec. 3.6). All heads together
+    have 16 times the model's width.
 
     lingo show --exp=lm.switch.t5_11b --weights
     """
@@ -268,7 +268,8 @@ def tiny_distilled(
     `teacher` is that run, with `num_experts` experts. With `starts_from_teacher` the student begins
     with the teacher's weights, except the experts. `teacher_share` 1 means only soft labels, 0 only
     hard ones. Published (Fedus et al. 2022, table 6): soft labels keep 3 % of the teacher's gain
-    over T5-Base; also with the teacher's weights, 20 %; also with a share of 0.25, 29 %.
+    over T5-Base. With the teacher's weights as well they keep 20 %; with a share of 0.25 as well,
+    29 %.
 
     lingo train --exp=lm.switch.tiny_switch --logdir=runs/switch
     lingo train --exp=lm.switch.tiny_distilled --logdir=runs/distilled \\

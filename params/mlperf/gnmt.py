@@ -124,9 +124,9 @@ def _experiment(recipe: Recipe, *, folder: str, vocab_size: int, data: int, epoc
 def reference(folder: str = "~/wmt16", vocab_size: int = VOCAB_SIZE, data: int = 32):
     """GNMT of MLPerf: 4 + 4 LSTMs of width 1024; 160,671,297 weights.
 
-    With 32,317 tokens, `vocab_size=32317`, it has 160,665,150. The rate is 0.001. It is halved at
-    step 4,000, and three more times, every 500 steps. MLPerf leaves the batch size open: with 4,096
-    pairs the last halving comes after 6.5 epochs.
+    With 32,317 tokens, `vocab_size=32317`, it has 160,665,150 weights. The rate is 0.001. It is
+    halved at step 4,000, and three more times, every 500 steps. MLPerf leaves the batch size open:
+    with 4,096 pairs the last halving comes after 6.5 epochs.
 
     lingo show --exp=mlperf.gnmt.reference --weights
     lingo train --exp='mlperf.gnmt.reference(folder="~/wmt16")' --logdir=runs/gnmt
@@ -138,8 +138,8 @@ def reference(folder: str = "~/wmt16", vocab_size: int = VOCAB_SIZE, data: int =
 def v07_pod(folder: str = "~/wmt16", vocab_size: int = VOCAB_SIZE, data: int = 1024):
     """GNMT in batches of 8,192 pairs, by round 0.7; 160,671,297 weights.
 
-    It has the settings of Google's entry with 1,024 cores of TPU v3, whose result was 2.101 minutes
-    (MLCommons' training_results_v0.7).
+    It has the settings of Google's entry with 1,024 cores of TPU v3. The entry's result was
+    2.101 minutes (MLCommons' training_results_v0.7).
 
     lingo show --exp=mlperf.gnmt.v07_pod --plot_schedule
     """

@@ -148,8 +148,8 @@ def v06_pod(folder: str = "~/wmt17", data: int = 512, model: int = 4):
 def v07_pod(folder: str = "~/wmt17", data: int = 2048, model: int = 4):
     """Transformer-big in batches of 2,048 rows, by round 0.7; 210,804,736 weights.
 
-    It has the settings of Google's entry in TensorFlow with 8,192 cores of TPU v3, whose result was
-    0.355 minutes (MLCommons' training_results_v0.7).
+    It has the settings of Google's entry in TensorFlow with 8,192 cores of TPU v3. The entry's
+    result was 0.355 minutes (MLCommons' training_results_v0.7).
 
     lingo show --exp=mlperf.transformer.v07_pod --plot_schedule
     """

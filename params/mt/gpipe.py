@@ -58,9 +58,10 @@ def multilingual(
 ):
     """T(L, H, A) of GPipe, from any language to English; T(6, 8192, 16) has 407,957,504 weights.
 
-    Without norms it has 407,896,064, published as 400M; T(24, 8192, 16) and T(12, 16384, 32) have
-    1,238,368,256 (1.3B), T(32, 16384, 32) 3,083,862,016 (3B), T(64, 16384, 32) 6,036,652,032 (6B),
-    in 2, 4, 4, 8 and 16 partitions, which are stages here; `data` pipelines share a batch.
+    Without norms it has 407,896,064 weights, published as 400M, in 2 partitions. T(24, 8192, 16)
+    and T(12, 16384, 32) have 1,238,368,256 (1.3B) in 4 partitions, T(32, 16384, 32) has
+    3,083,862,016 (3B) in 8, and T(64, 16384, 32) has 6,036,652,032 (6B) in 16. Partitions are
+    stages here; `data` pipelines share a batch.
     Published: T(24, 8192, 16) is better than T(12, 16384, 32) for languages with few pairs;
     T(64, 16384, 32) is better than bilingual models in every language. Built and counted, never
     trained.

@@ -34,7 +34,7 @@ class Vocabulary(NamedTuple):
 class Choice(NamedTuple):
     """The chosen tokens of a row.
 
-    Tokens of one group get the same fate: [MASK], a random token, or unchanged.
+    All tokens of a group are replaced by [MASK], or all by random tokens, or all stay unchanged.
     """
 
     positions: np.ndarray  # int64 [P], each once
@@ -159,7 +159,8 @@ class WholeWordMasking(Masking):
     """Whole words, as in the authors' later models: a word is chosen with all of its pieces.
 
     Words are taken in random order. A word with more pieces than may still be chosen is skipped. In
-    a row whose words are all too long, a shortest one is chosen. Each piece has its own fate.
+    a row whose words are all too long, a shortest one is chosen. The pieces of a word may get
+    different replacements.
     """
 
     def choose(self, words: np.ndarray, limit: int, key: random.Key) -> Choice:
@@ -180,7 +181,8 @@ class SpanMasking(Masking):
 
     The number of a span's words is geometric (p = 0.2) and at most 10, with a mean of 3.8. A span
     begins at a random word that is not chosen yet. It ends before a chosen word, at the end of its
-    text, or where the limit allows no further word. All tokens of a span get the same fate.
+    text, or where the limit allows no further word. All tokens of a span are replaced by [MASK], or
+    all by random tokens, or all stay unchanged.
 
     SpanBERT's own code cuts the last word of a row's last span. Here every word stays whole, and in
     a row whose words are all too long, a shortest one is chosen.

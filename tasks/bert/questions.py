@@ -129,7 +129,7 @@ class DocstringQuestions(QuestionSource):
     """Questions about the arguments and results of functions, answered by their docstrings.
 
     Docstrings in Google's style list arguments as `name: description`. The first sentence of the
-    description answers "What is NAME?", the first one of `Returns:` answers "What is returned?".
+    description answers "What is NAME?", the first of `Returns:` answers "What is returned?".
     Questions come from these two templates; texts and answers are real. All questions about one
     docstring are in the same split.
     """

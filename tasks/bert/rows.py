@@ -50,7 +50,7 @@ def fill_row(
 def cut_texts(texts: Sequence[np.ndarray], *, max_tokens: int) -> list[np.ndarray]:
     """Returns one or two texts with at most `max_tokens` in all, by cutting the longer one first.
 
-    Two texts are cut to the same length, up to one token, before the shorter one loses any.
+    Two texts are cut to the same length, up to one token, before the shorter one loses any token.
 
     >>> [ids.tolist() for ids in cut_texts([np.arange(5), np.arange(2)], max_tokens=5)]
     [[0, 1, 2], [0, 1]]

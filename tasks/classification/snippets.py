@@ -63,7 +63,7 @@ class Snippets(PythonPackages, PairSource):
         raise NotImplementedError(f"{type(self).__name__} has no candidates")
 
     def label(self, file: File, data: bytes) -> LabelledText | None:
-        """Returns a snippet with its label, or None to skip it; depends on the arguments only."""
+        """Returns a snippet with its label, or None to skip it; only the arguments decide."""
         raise NotImplementedError(f"{type(self).__name__} has no label")
 
     def quota(self, file: File) -> int:

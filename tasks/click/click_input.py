@@ -127,7 +127,7 @@ class ClickInput(ExampleInput):
 
 
 class _Shares(NamedTuple):
-    """Parts of the variance of the planted logit."""
+    """Shares of the planted logit's variance; they add up to 1."""
 
     numbers: float
     categories: float

@@ -171,7 +171,7 @@ class ObjectDetection(Task):
         return {"boxes": found.boxes, "box_labels": found.labels, "box_scores": found.scores}
 
     def _losses(self, outputs: AnchorOutputs, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the terms of the loss of each image, float32 [B]."""
+        """Returns name of a loss term -> its value for each image, float32 [B]."""
         p, labels = self.p, batch["box_labels"]
         if "is_crowd" in batch:
             labels = tf.where(batch["is_crowd"], 0, labels)

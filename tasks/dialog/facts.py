@@ -122,7 +122,7 @@ def documented_facts(
 
 @functools.cache
 def arithmetic_facts() -> tuple[Fact, ...]:
-    """Returns the results of expressions of two numbers, always the same 10,000, sorted."""
+    """Returns 10,000 facts about expressions of two numbers, always the same facts, sorted."""
     rng, found = random.Random("arithmetic"), set[Fact]()
     while len(found) < _NUM_EXPRESSIONS:
         sign = "+-*"[int(rng.random() * 3)]
@@ -141,7 +141,7 @@ def result(expression: str) -> str | None:
 
 
 def _territory_facts() -> Iterator[Fact]:
-    """Yields facts about currencies, and territories with one currency or official language."""
+    """Yields facts about currencies, and about territories with just one currency or language."""
     from babel import Locale
     from babel.languages import get_official_languages
     from babel.numbers import get_territory_currencies

@@ -213,7 +213,7 @@ class DialogInput(Input):
 
     @functools.cached_property
     def _examples(self) -> list[_Example | None]:
-        """Every example of every dialog, in order; None: its response is too long."""
+        """Every example of every dialog, in order; None for one whose response is too long."""
         return [example for dialog in self.dialogs for example in self._make_examples(dialog)]
 
     def _make_examples(self, dialog: Dialog) -> Iterator[_Example | None]:

@@ -92,8 +92,8 @@ def rate(
 ) -> list[Ratings | None]:
     """Returns the ratings of responses, in order, by a model that was trained to rate.
 
-    None: the response is too long for a row. All batches have the same size, so few programs are
-    compiled. Raises ParamError for a model whose dialogs do not share a prefix.
+    A response that is too long for a row gets None. All batches have the same size, so few programs
+    are compiled. Raises ParamError for a model whose dialogs do not share a prefix.
     """
     data = rating_input(model.experiment.train_input)
     keys = {"tokenizer": data.tokenizer, "length": data.p.length}

@@ -48,7 +48,7 @@ class Response(NamedTuple):
 
 
 class Dialog(NamedTuple):
-    """Turns in order."""
+    """A conversation: its turns in order."""
 
     turns: tuple[Turn, ...]
 

@@ -168,7 +168,7 @@ def _side(side: str) -> str:
 
 
 def _block(side: str) -> str:
-    """Returns where transformers has the network of a layer: after one attention, or after two."""
+    """Returns transformers' prefix of a layer's network, which follows one attention or two."""
     return rf"{side}.block.\1.layer.{1 if side == 'encoder' else 2}."
 
 

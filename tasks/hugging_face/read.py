@@ -63,7 +63,7 @@ def read_encoder(folder: str | os.PathLike[str], *, pooler: bool, head: str = ""
 
 
 def read_labels(folder: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Returns the class names of a classifier in a folder; () without complete names."""
+    """Returns the class names of a classifier in a folder; () if a name is missing."""
     names = read_config(folder).get("id2label")
     if not isinstance(names, dict) or {*names} != {str(i) for i in range(len(names))}:
         return ()

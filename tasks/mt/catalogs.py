@@ -141,7 +141,7 @@ def language_code(name: str) -> str:
 
 
 def folder_language(path: str) -> str:
-    """Returns the language code of the folder above LC_MESSAGES in a path; "" without one."""
+    """Returns the language code of the folder above LC_MESSAGES in a path; "" if there is none."""
     parts = path.split("/")
     return language_code(parts[-3]) if len(parts) > 2 and parts[-2] == "LC_MESSAGES" else ""
 
@@ -165,7 +165,7 @@ def _read_compiled(data: bytes, where: str) -> Catalog:
 
 
 def _compiled_strings(data: bytes, where: str) -> Iterator[bytes]:
-    """Yields all originals, then all translations."""
+    """Yields the English strings of a .mo file, then all translations."""
     if len(data) < _HEADER:
         raise CorruptRecord(f"{where}: cut short: it has {len(data)} bytes, and no table.")
     order = "<" if int.from_bytes(data[:4], "little") == _MAGIC else ">"

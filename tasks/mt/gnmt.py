@@ -123,7 +123,7 @@ class AdditiveAttention(Layer):
         return self._average(weights, memory)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
-        """Returns the FLOPs of a call on x [B, T, D]; `memory_length` is S, by default T."""
+        """Returns the FLOPs of a call on x [B, T, D] with a memory of `memory_length` (None: T)."""
         batch, length, dim = shape
         num_keys, width = length if memory_length is None else memory_length, self._hidden_dim
         projections = length * dim * width + num_keys * self.context_dim * width
@@ -262,7 +262,7 @@ class AttentionDecoder(Layer):
         return total + sum(network.flops((*front, network.p.dim)) for network in self.layers)
 
     def _run(self, x: tf.Tensor, inputs: CallInputs, index: tf.Tensor | None = None) -> tf.Tensor:
-        """Returns the output for x [B, T, D]; with an index, by the layers' `step`."""
+        """Returns the output for x [B, T, D]; with an `index`, it calls the layers' `step`."""
         documents = CallInputs(position_ids=inputs.position_ids)
         sources = CallInputs(
             memory=inputs.memory,

@@ -35,7 +35,7 @@ _LINE = re.compile(r"(pypi|debian) ([a-z0-9][a-z0-9+.-]*) ([0-9][\w.:+~-]*) ([0-
 
 
 class Package(NamedTuple):
-    """A package of the list."""
+    """A package in the list `packages.txt`."""
 
     registry: str  # pypi or debian
     name: str

@@ -138,7 +138,7 @@ class EncoderDecoder(Layer):
         return self.logits(self._step(tokens, index, inputs)[:, -1:])[:, 0]
 
     def flops(self, shape: Sequence[int], *, source_length: int | None = None) -> int:
-        """Returns the FLOPs of a call on [B, T] targets; `source_length` is S, by default T."""
+        """Returns the FLOPs of a call on targets [B, T], sources of `source_length` (None: T)."""
         batch, length = shape
         target = [batch, length, self.p.dim]
         source = [batch, length if source_length is None else source_length, self.p.dim]

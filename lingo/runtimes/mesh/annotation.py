@@ -178,8 +178,8 @@ class MeshPlacement(Placement):
     def state(self, state: TrainState) -> TrainState:
         """Returns a state, of any shapes, annotated with the splits that it has between steps.
 
-        Without annotations the partitioner may choose other splits. For example, it may split the
-        weights that layers read like the update's, and then gather them layer by layer.
+        Without annotations the partitioner may choose other splits. For example, it may split
+        weights for layers as it does for the update, and then gather them layer by layer.
         """
         mesh = self._layout.mesh
         annotated = self._layout.map(lambda x, split: with_sharding(x, split, mesh), state)

@@ -132,7 +132,7 @@ class One:
 def join() -> Processes:
     """Connects to the other processes that `TF_CONFIG` names; returns ALONE if it names none.
 
-    Raises ParamError if `TF_CONFIG` is invalid, LostWorker if they do not connect in time.
+    Raises ParamError if `TF_CONFIG` is invalid, LostWorker if a process does not connect in time.
     """
     several = cluster(os.environ)
     if several is not None:
@@ -176,7 +176,7 @@ def _meet(cluster: Cluster) -> Service:
 
 
 def _serve(cluster: Cluster) -> subprocess.Popen[str]:
-    """Starts the process of the coordination service, which outlives this one for a while."""
+    """Starts a process for the coordination service, which outlives this process for a while."""
     command = [sys.executable, "-m", coordinator.__name__, cluster.workers[0]]
     deadline = time.monotonic() + _MEET_SECONDS
     while time.monotonic() < deadline:  # the service of a killed run may still use the address

@@ -89,7 +89,7 @@ def device_mesh(topology: Topology) -> Any:
 
 
 def peak_memory_bytes() -> int:
-    """Returns the most memory in use so far on one of this process's devices of JAX, in bytes.
+    """Returns the peak memory so far of any one of this process's JAX devices, in bytes.
 
     It is 0 if the devices do not report it, as CPUs do not.
     """

@@ -44,7 +44,7 @@ class Mesh(Sharded):
     """Trains on a mesh of devices: the product of its axes, from `data` to `stage`.
 
     All devices run the same step, each on its parts of batch and weights. Several processes, one
-    per host, form one mesh if `TF_CONFIG` names them. It computes on processors and GPUs; `TpuMesh`
+    per host, form one mesh if `TF_CONFIG` names them. It computes on CPUs and GPUs; `TpuMesh`
     computes on TPUs. Needs JAX: `pip install 'lingo-tf[mesh]'`.
     """
 

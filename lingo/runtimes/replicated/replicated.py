@@ -190,7 +190,7 @@ _first_group_keys = itertools.count(step=100_000)
 
 @functools.cache
 def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """Returns the strategy of some devices, cached, because a strategy numbers collectives."""
+    """Returns the strategy of some devices; cached, because a strategy numbers its collectives."""
     existing = {device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()}
     for name in devices:
         if name.upper().removeprefix("/DEVICE:") not in existing:

@@ -24,7 +24,7 @@ from lingo.learner.state import Learner
 
 
 class Shares(NamedTuple):
-    """The share of one process."""
+    """One process's share of a batch, and how its replicas split this share."""
 
     index: int  # of the process
     num_processes: int  # that share a batch
@@ -112,7 +112,7 @@ def check_statistics(learner: Learner, shares: Shares, size: int, *, xla: bool =
 
 
 def _groups(layer: Layer, size: int) -> str:
-    """Returns advice for grouped statistics: the flag of a BatchNorm; "" for other layers."""
+    """Returns advice on the flag that sets a BatchNorm's groups; "" for other layers."""
     if not isinstance(layer, BatchNorm):
         return ""
     name = type(layer).__name__

@@ -46,7 +46,7 @@ class CoreProgram:
         self.step = tf.function(self._step, autograph=False)
 
     def batch_cut(self, shape: Sequence[int], *, rows_axis: int) -> Cut:
-        """Returns the parts of a tensor of a batch, whose axis `rows_axis` is B."""
+        """Returns the `Cut` of a batch's tensor, whose axis `rows_axis` is B."""
         axes = batch_axes(self._layout.rules, self._layout.mesh)
         return Cut(shape, whole(len(shape)).cut(rows_axis, axes), self._layout.mesh)
 

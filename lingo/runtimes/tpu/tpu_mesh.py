@@ -179,7 +179,7 @@ class CoreFunctions(Functions):
         super().__init__(learner, layout, device_mesh(layout.mesh), donate=True)
 
     def compile_call(self, computation: Computation) -> Any:
-        """Returns `Functions`' function, for trained weights and computations without prompts."""
+        """Does as `Functions.compile_call`, but only for trained weights and without prompts."""
 
         def call(weights: Any, state: Any, which: WhichWeights, batch: Any, size: int) -> Any:
             def compute(weights: Any, state: Any, batch: Any) -> Any:
