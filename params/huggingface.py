@@ -42,11 +42,12 @@ GPT2 = {  # the smallest of Radford et al. 2019, table 2
 def pretrained_model(path: str = "", length: int = 512, batch_size: int = 8):
     """A model of Hugging Face's hub: its weights, its tokenizer, and training that continues.
 
-    `path` is a folder with config.json, model.safetensors and tokenizer.json, for a BERT also with
-    vocab.txt, as `git clone` of a model of the hub has it; without one, GPT-2 with random weights.
-    lingo has GPT-2, Llama 2 and 3, Qwen 2 and 3, Gemma 2, Mixtral, T5, Switch Transformers, BERT.
-    The data, batch size and learning rate are for a first try: set your own. An encoder-decoder
-    gets pairs of texts, a BERT texts with masked tokens, any other model texts.
+    `path` is a folder as `git clone` of a model of the hub makes it, with config.json,
+    model.safetensors and tokenizer.json (or vocab.txt, for a BERT). Without a folder, the model is
+    GPT-2 with random weights. lingo has GPT-2, Llama 2 and 3, Qwen 2 and 3, Gemma 2, Mixtral, T5,
+    Switch Transformers, BERT. The data, batch size and learning rate are for a first try: set your
+    own. An encoder-decoder gets pairs of texts, a BERT texts with masked tokens, any other model
+    plain texts.
 
     GPT-2 has 124 million weights. Expected result: the logits of transformers, to 1e-4, as tests
     with tiny models show.
@@ -86,12 +87,12 @@ def pretrained_model(path: str = "", length: int = 512, batch_size: int = 8):
 def bert_questions(path: str = "", folder: str = "~/squad", num_steps: int = 8000):
     """Fine-tunes a BERT of the hub to mark answers in texts, as for SQuAD 1.1; 108,893,186 weights.
 
-    `path` is a folder with config.json, model.safetensors and tokenizer.json or vocab.txt of a
-    BERT, with or without a head for answers; without a folder, BERT-Base with random weights.
-    `folder` has train*.json and dev*.json in SQuAD's format. Exact match and F1 follow SQuAD's
-    rules. Batches of 32 rows and a rate of 5e-5, about three passes (Devlin et al. 2019, sec. 4.2).
-    Rows have 384 tokens, or fewer if the model has fewer positions. No published checkpoint was
-    tried here.
+    `path` is a folder with a BERT, with or without a head for answers: config.json,
+    model.safetensors, and tokenizer.json or vocab.txt. Without a folder, the model is BERT-Base
+    with random weights. `folder` has train*.json and dev*.json in SQuAD's format. Exact match and
+    F1 follow SQuAD's rules. Batches have 32 rows, the rate is 5e-5, and the steps are about three
+    passes (Devlin et al. 2019, sec. 4.2). Rows have 384 tokens, or fewer if the model has fewer
+    positions. No published checkpoint was tried here.
 
     lingo train --exp=huggingface.bert_questions --set=exp.path=bert-base-uncased \\
         --logdir=runs/squad
@@ -103,7 +104,7 @@ def bert_questions(path: str = "", folder: str = "~/squad", num_steps: int = 800
     heldout.source.pattern = f"{folder}/dev*.json"
     cfg = finetuning(QuestionAnswering, train=data, heldout=heldout, num_steps=num_steps)
     cfg = _start_from(cfg, path, pooler=False, head="qa_outputs")
-    for data in (cfg.train_input, cfg.eval_inputs["heldout"]):  # 128 and 64 for 384 tokens
+    for data in (cfg.train_input, cfg.eval_inputs["heldout"]):  # 384 tokens: 128 and 64
         data.set(stride=data.length // 3, max_question=data.length // 6)
     return cfg
 
@@ -118,10 +119,10 @@ def bert_labels(
 ):
     """Fine-tunes a BERT of the hub to classify texts or pairs of texts; 109,483,778 weights.
 
-    `path` as for `bert_questions`; its head for classes is read if config.json has the same
-    `labels`. `folder` has train*.tsv and dev*.tsv. Each line is a text, a tab and a class, one of
-    `labels`. For pairs set `separator`, the characters between the two texts, such as "|". Rows
-    have 128 tokens, or fewer if the model has fewer positions.
+    `path` is as for `bert_questions`; the file's head for classes is read if config.json has the
+    same `labels`. `folder` has train*.tsv and dev*.tsv. Each line is a text, a tab and a class,
+    one of `labels`. For pairs set `separator`, the characters between the two texts, such as "|".
+    Rows have 128 tokens, or fewer if the model has fewer positions.
 
     lingo train --exp=huggingface.bert_labels --set=exp.path=bert-base-uncased \\
         --logdir=runs/labels

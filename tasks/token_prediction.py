@@ -1,4 +1,4 @@
-"""The loss and metrics that all tasks share which predict tokens one after the other.
+"""Loss and metrics shared by all tasks that predict the next token.
 
 Axes: B batch, T positions, C positions of a chunk, D model width, V vocabulary.
 """
@@ -114,7 +114,7 @@ class TokenPrediction(Task, interface=True):
         return scores if has_targets else {k: scores[k] for k in ("tokens", "log_probs")}
 
     def has_answers(self, batch: Batch) -> bool:
-        """Returns whether `target_weights`, [B, T], mark answers, for `exact_match`."""
+        """Returns whether `target_weights`, [B, T], mark answers, so that `exact_match` counts."""
         return "target_weights" in batch
 
     def results(self, means: dict[str, float]) -> dict[str, float]:
@@ -153,8 +153,8 @@ def exact_match(right: tf.Tensor, segments: tf.Tensor, weights: tf.Tensor) -> di
     """Returns the state of the fraction of documents whose weighted targets are all right.
 
     `right`, float32 [B, T], is 1 where the prediction is right, else 0. `segments`, int32 [B, T],
-    are the documents, each of consecutive positions. `weights`, float32 [B, T], are the targets'; a
-    document whose targets all have weight 0 is ignored.
+    are the documents, each of consecutive positions. `weights`, float32 [B, T], belong to the
+    targets; a document whose targets all have weight 0 is ignored.
     """
     batch, length = size_of(segments, 0), size_of(segments, 1)
     begins = tf.cast(tf.not_equal(segments[:, 1:], segments[:, :-1]), tf.int32)
@@ -173,7 +173,7 @@ def _plain_scores(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]
 
 
 def _predictions(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the likeliest tokens, their log-probabilities, and the targets', [B, T].
+    """Returns the likeliest tokens, their log-probabilities, and those of the targets: [B, T].
 
     `logits` are [B, T, V], `targets` int32 [B, T]. All are float32, which is exact for token ids.
     """

@@ -35,7 +35,7 @@ class TokenModel(Protocol):
 def with_position_ids(
     inputs: CallInputs, tokens: tf.Tensor, index: tf.Tensor | None = None
 ) -> CallInputs:
-    """Returns inputs with position ids, by default `index` (None: 0) + 0, 1, 2, ..."""
+    """Returns inputs with position ids; missing ids are `index` (None: 0) + 0, 1, 2, ..."""
     if inputs.position_ids is not None:
         return inputs
     ids = tf.zeros_like(tokens) + tf.range(size_of(tokens, 1))
@@ -65,7 +65,7 @@ def embed_tokens(
 ) -> tf.Tensor:
     """Returns the input of a stack, [B, T, D], for tokens and position ids, int32 [B, T].
 
-    With `index`, int32 scalar, these are new positions of decoding, after `index` earlier ones.
+    With `index`, int32 scalar, the tokens are new in decoding, after `index` earlier tokens.
     `scaled` multiplies the sum by sqrt(D); Vaswani et al. 2017, sec. 3.4, multiply only the token's
     vector.
     """

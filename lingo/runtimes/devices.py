@@ -15,7 +15,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 
 MAX_VIRTUAL_DEVICES = 4096
-"""The most virtual devices that one process can have; more has not been tried."""
+"""Limit on the virtual devices of one process; larger numbers have not been tried."""
 
 
 def split_processor(num_devices: int) -> None:
@@ -58,7 +58,7 @@ class Gpu(NamedTuple):
     """A GPU that TensorFlow sees."""
 
     name: str  # such as "NVIDIA H100 80GB HBM3"; "" if it is not known
-    capability: tuple[int, int] | None  # of CUDA, as in (9, 0); None for other GPUs
+    capability: tuple[int, int] | None  # CUDA's, as in (9, 0); None for other GPUs
 
 
 def list_gpus() -> list[Gpu]:
@@ -71,20 +71,20 @@ def list_gpus() -> list[Gpu]:
 
 
 def peak_memory_bytes() -> int:
-    """Returns the most memory in use so far on one of TensorFlow's GPUs or TPU cores, in bytes.
+    """Returns the peak memory so far of any one of TensorFlow's GPUs or TPU cores, in bytes.
 
-    It is 0 if there are none, or if they do not count it.
+    It is 0 if there are no such devices, or if they do not report their memory.
     """
     peaks = [0]
     for kind in ("GPU", "TPU"):
         for device in tf.config.list_logical_devices(kind):
-            with contextlib.suppress(ValueError, tf.errors.OpError):  # it has no statistics
+            with contextlib.suppress(ValueError, tf.errors.OpError):  # the device has no statistics
                 peaks.append(tf.config.experimental.get_memory_info(device.name)["peak"])
     return max(peaks)
 
 
 def advise_settings(gpus: Sequence[Gpu], *, dtype: str, xla: bool | None) -> list[str]:
-    """Returns a sentence for each setting that is usually faster on some GPUs; [] without any.
+    """Returns advice: a sentence for each setting that is usually faster on these GPUs, if any.
 
     `dtype` is the task's; `xla` is whether XLA compiles the step, None if it always does.
     """

@@ -9,10 +9,10 @@ the update.
 
 With `shard_update` each of N devices has 1/N of a slot, rounded up. An axis whose size is a
 multiple of N is split. If there is no such axis, the elements of each part form a row with zeros at
-its end, and each device updates and keeps a chunk of the row: see `lingo/mesh/weight_rows.py`. On
-the host and in checkpoints every tensor has its own shape. A slot with only some axes of its weight
-(Adafactor's means over rows and columns) is kept in the same way, by its own shape, and is whole
-along the batch while an update computes.
+its end, and each device updates and keeps a chunk of the row: see `lingo/mesh/weight_rows.py`. Host
+arrays and checkpoints have every tensor's own shape, without padding. A slot that lacks some axes
+of its weight (Adafactor's means over rows and columns) is kept in the same way, by its own shape.
+During the update it is not split along the mesh axes of the batch.
 
 With `keep_parts` a device keeps between steps only the part of a weight that it updates. In each
 step it gathers a whole copy for its layers, perhaps with fewer bits.
@@ -36,27 +36,27 @@ from lingo.mesh.weight_rows import WeightRows, weight_rows
 from lingo.optim.optimizer import Slot
 
 GatherDtype = Literal["float32", "bfloat16"]
-"""The type of weights that devices gather after an update in parts."""
+"""Dtype of the weights that devices gather after each device has updated only its part."""
 
 
 class Layout(NamedTuple):
-    """Splits of a training state over a mesh, by program path."""
+    """Splits of a training state over a mesh: path -> split; stacked layers are one tensor."""
 
     mesh: Topology
     rules: Rules  # map logical axes to mesh axes
     rest: dict[str, Split]  # of each weight between steps
-    read: dict[str, Split]  # of each weight in the step, where layers read it: without rows
-    update: dict[str, Split]  # of each weight and its gradient in the optimizer, and of averages
+    read: dict[str, Split]  # of each weight where layers read it in the step; never in rows
+    update: dict[str, Split]  # of each weight, gradient and average in the optimizer
     gradients: dict[str, Split]  # of each gradient, once it is summed over devices
     slots: dict[str, dict[str, Split]]  # path of a weight or statistic -> {slot: split}
     state: dict[str, Split]  # of each moving statistic
-    # The rows of each weight and average; None if it is not updated in rows.
+    # Path -> rows of the weight and its average; None if it is not updated in rows.
     rows: dict[str, WeightRows | None]
-    # The same for each slot that has only some axes of its weight, by path and name.
+    # The same for each slot that lacks some axes of its weight: path -> {slot: rows}.
     factor_rows: dict[str, dict[str, WeightRows | None]]
 
     def map(self, function: Callable[[Any, Split], Any], state: TrainState) -> TrainState:
-        """Returns the state with `function(value, split)` in place of each value, of any shape."""
+        """Returns the state with each value, of any shape, replaced by `function(value, split)`."""
         return TrainState(
             function(state.step, whole(0)),
             {k: function(v, self.rest[k]) for k, v in state.weights.items()},
@@ -102,14 +102,14 @@ def layout(
 
 
 def replica_layout(learner: Learner, num_replicas: int, *, keep_parts: bool = False) -> Layout:
-    """Returns the layout of replicas: each has all weights, and updates a chunk of each's rows."""
+    """Returns the layout of replicas: each has all weights, and updates a chunk of every one."""
     specs = {**learner.task.weights(), **learner.states()}
     mesh, rest = topology({"data": num_replicas}), {}
     for where, spec in specs.items():
         rest[where] = whole(len(spec.program_shape))
 
     def in_rows(where: str, split: Split, shape: tuple[int, ...]) -> Split:
-        del shape  # every weight is in rows, even a scalar: all sums over parts are sums over rows
+        del shape  # a scalar is in rows, too, so that all sums over parts are sums over rows
         return Split(split.axes, ("data",), specs[where].num_stacked)
 
     splits = _complete(learner, mesh, RECIPES["1d"], rest, rest, in_rows)
@@ -118,7 +118,7 @@ def replica_layout(learner: Learner, num_replicas: int, *, keep_parts: bool = Fa
 
 
 def _keep_parts(layout: Layout) -> Layout:
-    """Returns a layout that keeps each weight with the split of its update."""
+    """Returns a layout that keeps each weight, between steps too, with its update's split."""
     return layout._replace(rest={k: layout.update[k] for k in layout.rest})
 
 
@@ -130,7 +130,7 @@ def _complete(
     rest: Mapping[str, Split],
     split_evenly: Callable[[str, Split, tuple[int, ...]], Split] | None,
 ) -> Layout:
-    """Returns a layout from the splits by rules and at rest of each weight and statistic.
+    """Returns a layout, given each weight's and statistic's split by the rules and at rest.
 
     `split_evenly` maps a path, a split and a shape to the update's split; None: no further split.
     """
@@ -140,7 +140,7 @@ def _complete(
         update = {k: split_evenly(k, rest[k], spec.program_shape) for k, spec in specs.items()}
 
     def slot_split(where: str, slot: Slot) -> Split:
-        """Returns the split of a slot, which may have only some axes of its weight."""
+        """Returns the split of a slot, which may lack some axes of its weight."""
         if slot.axes is None:
             return update[where]
         split = Split(tuple(rest[where].axes[i] for i in slot.axes))
@@ -172,7 +172,7 @@ def _complete(
 
 
 def check_gather_dtype(dtype: GatherDtype, *, shard_update: bool) -> None:
-    """Raises ParamError for the field `gather_dtype` of a runtime that gathers no weights."""
+    """Raises ParamError if `gather_dtype` is set on a runtime that gathers no weights."""
     if dtype != "float32" and not shard_update:
         raise ParamError(
             f"gather_dtype={dtype!r} is for weights that shard_update=True gathers: set both"
@@ -189,8 +189,8 @@ class DeviceBytes(NamedTuple):
 def bytes_per_device(learner: Learner, layout: Layout) -> dict[str, DeviceBytes]:
     """Returns the bytes of `weights`, `slots`, `gradients` and `statistics` on a mesh.
 
-    Weights are counted as kept between steps, gradients as summed over devices. Before that sum,
-    the gradients of a device's own examples are as large as the weights that layers read.
+    Weights count with their split between steps, gradients with their split after the sum over
+    devices. Before the sum, gradients of a device's own examples are as large as the read weights.
     """
     shapes = {where: weight.shape for where, weight in learner.weights().items()}
     slots = {
@@ -217,8 +217,8 @@ def _count_bytes(tensors: Iterable[tuple[tuple[int, ...], Split]], mesh: Topolog
 def pad_part(value: Any, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
     """Returns a part of a tensor of any shape and dtype, padded at the end with zeros to `shape`.
 
-    `value` may be an object that is read slice by slice; `index` has a slice for each axis, which
-    may end, or begin, beyond the end of the tensor.
+    `value` may be an object that is read slice by slice. `index` has a slice for each axis; slices
+    may begin or end beyond the end of the tensor.
     """
     inside = np.asarray(value[index])
     part = np.zeros(shape, inside.dtype)
@@ -243,7 +243,7 @@ def _split_weight(spec: ParamSpec, rules: Rules, mesh: Topology, *, uneven: bool
 def _split_further(
     rest: Split, spec: ParamSpec, axes: Axes, mesh: Topology, *, uneven: bool
 ) -> Split:
-    """Returns the split at rest, split also along those mesh axes that it does not use yet."""
+    """Returns the split `rest`, extended to those mesh `axes` that it does not use yet."""
     shape, num_stacked = spec.program_shape, spec.num_stacked
     even = _split_evenly(rest, shape, num_stacked, axes, mesh, uneven=False)
     axes, parts = _unused_axes(rest, axes), rest.part_shape(shape, mesh)
@@ -264,7 +264,7 @@ def _split_evenly(
 ) -> Split:
     """Returns a split whose parts have 1/N of the elements, over N devices along unused mesh axes.
 
-    It splits the first axis whose size divides; if there is none and `uneven`, it splits rows.
+    It splits the first axis whose size is a multiple of N. Without one, it splits rows if `uneven`.
     """
     axes, parts = _unused_axes(split, axes), split.part_shape(shape, mesh)
     num = mesh.size(axes)
@@ -283,6 +283,6 @@ def _unused_axes(split: Split, axes: Axes) -> Axes:
 
 
 def _own_first(shape: tuple[int, ...], num_stacked: int) -> list[int]:
-    """Returns a shape's axes, the ones to split first."""
+    """Returns the axes of a shape, in the order in which to split them."""
     # A loop over layers reads whole layers: the axes along which they are stacked come last.
     return [*range(num_stacked, len(shape)), *range(num_stacked)]

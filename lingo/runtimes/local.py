@@ -6,7 +6,7 @@ On one device, all steps of a call are one `tf.function`. With stages:
     read its variables                      yes
     compute, forward and backward           yes; activations pass from one device to the next
     add up gradients over micro-batches     yes
-    clip, update, average, select           yes; sums of squares go to the first, scalars come back
+    clip, update, average, select           yes; sums of squares are added up on the first device
     assign its variables                    yes
 
 A loop over steps would move the state through the loop's device, so each step is a call of its own.
@@ -53,7 +53,7 @@ class Local(Runtime):
     the first device.
     """
 
-    xla: bool = False  # compile the step with XLA; on processors it seldom pays
+    xla: bool = False  # compile the step with XLA; on CPUs it seldom pays
     stage_devices: int = 1  # devices for the stages of a PipelinedChain
     deterministic: bool = False  # the same bits in every run, also on accelerators; slower there
 
@@ -188,7 +188,7 @@ class LocalProgram(Program):
 
 
 def stages(learner: Learner) -> dict[str, int]:
-    """Returns path of a layer in a PipelinedChain -> the number of its stage.
+    """Returns the stage number of each layer in a PipelinedChain: layer path -> number.
 
     Raises ParamError if a chain balances its stages by FLOPs and its input shape is unknown, or if
     its batch does not divide into equal micro-batches.
@@ -247,7 +247,7 @@ class StagePlacement(Placement):
         return selected
 
     def _of(self, device: str, parts: Any) -> Any:
-        """Returns the entries of structures, keyed by program path, that are on a device."""
+        """Returns the entries of path -> tensor structures that are on a device."""
         return tuple(
             {where: value for where, value in part.items() if self.device(where) == device}
             for part in parts
@@ -265,7 +265,7 @@ class StagedProgram(LocalProgram):
         return self._train.get_concrete_function(batch).graph
 
     def train(self, batches: Arrays) -> dict[str, Any]:
-        # A compiled call does one step. If one fails, the state before the first is restored.
+        # A compiled call does one step. If a step fails, the state before the first is restored.
         several = len(batches["rows"]) > 1
         before = tf.nest.map_structure(lambda v: v.value(), self._variables) if several else None
         try:
@@ -287,7 +287,7 @@ class StagedProgram(LocalProgram):
         state = self._variables.map(tensor)
         state, report = train_step(self._learner, state, batches, self._place)
         with tf.control_dependencies([tf.group(tf.nest.flatten((state, report)))]):
-            self._assign(state)  # once everything has been computed: it assigns all, or nothing
+            self._assign(state)  # after everything is computed, so that it assigns all or nothing
         return report
 
 
@@ -297,14 +297,14 @@ class StagedProgram(LocalProgram):
 def fold_state(task: Layer, state: TrainState) -> TrainState:
     """Returns a state without slots, with weights as the layers' matrix products read them.
 
-    Weights are program path -> array [*stacked axes, ...], float32 in `state`, and of the layers'
-    dtype in the result.
+    Weights are path -> array [*stacked axes, ...]; stacked layers share an array. They are float32
+    in `state`, and have the layers' dtype in the result.
     """
     return _ready_state(lambda call: fold_weights(task, call).weights, state)
 
 
 def quantize_state(task: Layer, state: TrainState) -> TrainState:
-    """Returns the result of `fold_state`, with the weights of products as int8 and scales."""
+    """Returns the result of `fold_state`, with matrix products' weights as int8 and scales."""
     return _ready_state(lambda call: quantize_weights(task, call), state)
 
 
@@ -316,7 +316,7 @@ def dequantize_state(task: Layer, state: TrainState) -> TrainState:
 
 
 def check_one_device(runtime: Runtime) -> None:
-    """Raises ParamError if a runtime is not the one device of an `Int8Program`."""
+    """Raises ParamError unless a runtime is a `Local` on one device, which `Int8Program` needs."""
     message = "quantize='int8_weights' computes on one device, not on"
     if not isinstance(runtime, Local):
         raise ParamError(f"{message} {type(runtime).__name__}: set runtime=Local")
@@ -328,7 +328,7 @@ class Int8Program(LocalProgram):
     """Evaluates, predicts and decodes on one device with the state of `quantize_state`."""
 
     def __init__(self, learner: Learner, state: TrainState, runtime: Runtime) -> None:
-        """Takes the run's runtime, whose `xla` and `deterministic` count if it is a `Local`."""
+        """Takes the run's runtime. If it is a `Local`, its `xla` and `deterministic` apply."""
         compiled = False
         if isinstance(runtime, Local):
             runtime.set_determinism()
@@ -336,11 +336,11 @@ class Int8Program(LocalProgram):
         super().__init__(learner, state, Placement(compiled=compiled, weights_ready=True))
 
     def _read(self, weights: WhichWeights) -> TrainState:
-        return super()._read("trained")  # it has no averages: its weights are the ones to evaluate
+        return super()._read("trained")  # the quantized state has no averages to choose
 
 
 def _ready_state(compute: Callable[[Call], Mapping[str, Any]], state: TrainState) -> TrainState:
-    # eagerly: Grappler, which runs disable, would change the last bit of divisions
+    # Eagerly: in a graph, Grappler would change the last bit of divisions. Runs disable Grappler.
     weights, statistics = tf.nest.map_structure(tf.convert_to_tensor, (state.weights, state.state))
     ready = compute(Call(weights=weights, state=statistics))
     arrays = {where: np.asarray(value) for where, value in ready.items()}

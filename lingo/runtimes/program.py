@@ -2,7 +2,7 @@
 
     feed = put(batch)                                       # onto the devices
     results = compile_call(PREDICT)("trained", *feed.args)  # on all of them, from their state
-    predictions = get(results, feed)                        # on the host, without padding
+    predictions = get(results, feed)                        # NumPy arrays without padding
 
 A runtime defines how its devices get a batch, how a function of state and batch is compiled for
 them, and how results are read. `evaluate`, `predict` and `decode` use only these. `train` is one
@@ -43,7 +43,7 @@ _PLUMBING = re.compile(
 """Matches the parts of TensorFlow's messages that describe its graph, not the cause."""
 _PYTHON = "\nTraceback (most recent call last)"  # follows the error of a `tf.py_function`
 Arrays = Mapping[str, np.ndarray]
-"""A batch, or several stacked ones: name -> array."""
+"""A batch, or K stacked batches: name -> array."""
 
 
 class ProgramError(LingoError):
@@ -51,7 +51,7 @@ class ProgramError(LingoError):
 
 
 class LostState(ProgramError):
-    """Devices failed, and parts of the state with them; the others need a new state from `load`.
+    """Devices failed, and parts of the state are lost; the other devices need a new one by `load`.
 
     Each LostState makes the run rewind. So after `load` a runtime must not raise it again for the
     same devices, or the run would loop for ever.
@@ -141,7 +141,7 @@ class Program(abc.ABC):
     def compile(self, specs: Specs, *, num_steps: int) -> CompiledProgram | None:
         """Traces `train`, so that layers that do not fit together are found before a run begins.
 
-        `specs` are name -> (shape, dtype) of the whole batch, `num_steps` is K of most calls.
+        `specs` are name -> (shape, dtype) of the whole batch, `num_steps` is the K of most calls.
         Returns the compiled program on a mesh of devices; None elsewhere.
         """
 
@@ -157,7 +157,7 @@ class Program(abc.ABC):
 
         Returns:
             Reports of `train_step`, each [K, ...]: `scalars`, tag -> float32; `metric_states`,
-            additive; `statistics` of layers, by program path; `first_non_finite`, int32.
+            additive; `statistics`, path of a layer -> its statistics; `first_non_finite`, int32.
         """
         with self.call_context():
             return self._train(*self.put(batches, axis=1).args)
@@ -179,7 +179,7 @@ class Program(abc.ABC):
         return add_states(sums, states)
 
     def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
-        """Returns the sums of `evaluate` as float64 arrays on the host."""
+        """Returns the sums of `evaluate` as float64 NumPy arrays."""
         with self.call_context():
             return read_states(sums)
 
@@ -189,7 +189,7 @@ class Program(abc.ABC):
         return False
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
-        """Returns predictions and weights of all examples of a [B, ...] batch, in every process.
+        """Returns predictions and example weights for a whole [B, ...] batch, in every process.
 
         They are {name: [B, ...]}, as `predict_batch` returns them.
         """
@@ -211,31 +211,31 @@ class Program(abc.ABC):
             return self.get(self._decode(weights, *feed.args, decoding, key), feed)
 
     def peak_memory_bytes(self) -> int:
-        """Returns the most memory in use so far on one of this process's devices, in bytes.
+        """Returns the peak memory so far of any one of this process's devices, in bytes.
 
-        It is 0 if the devices do not count it, as CPUs do not.
+        It is 0 if the devices do not report it, as CPUs do not.
         """
         return peak_memory_bytes()
 
     def example_slice(self, size: int) -> slice:
-        """Returns which examples of a batch of `size` this process must pass: here, all."""
+        """Returns the slice of a `size`-example batch that this process must pass (here: all)."""
         return slice(0, size)
 
     @abc.abstractmethod
     def state(self, *, alone: bool = False) -> TrainState:
-        """Returns the state after the last step, as copies on the host: float32, the step int32.
+        """Returns the state after the last step, as copies in host memory: float32, the step int32.
 
         If there are several processes, all have to call it. Each returns the part that it must
-        save: a NumPy array or `Shards` of each tensor, in the tensor's own shape. With `alone`, if
-        the other processes are lost, it returns everything. Raises ProgramError if this process
-        does not hold all that it should return.
+        save: a NumPy array or `Shards` of each tensor, in the tensor's own shape. With `alone`,
+        which means that the other processes are lost, it returns everything. Raises ProgramError if
+        this process does not hold all that it should return.
         """
 
     @abc.abstractmethod
     def load(self, state: TrainState) -> None:
         """Replaces the state; compiled programs stay.
 
-        Its tensors are arrays on the host, or `LazyArray`s, in the shapes of the learner's state.
+        Its tensors are NumPy arrays, or `LazyArray`s, in the shapes of the learner's state.
         """
 
     # ---- methods that each runtime defines
@@ -249,20 +249,20 @@ class Program(abc.ABC):
 
     @abc.abstractmethod
     def compile_call(self, computation: Computation) -> Any:
-        """Returns a function of (which weights, *feed.args, *args) that compiles when first called.
+        """Returns a function that compiles when first called; it returns the whole batch's results.
 
-        It returns the results of the whole batch.
+        Its arguments are "trained" or "ema" (which weights it uses), *feed.args, and *args.
         """
 
     @abc.abstractmethod
     def put(self, batch: Arrays, *, axis: int = 0, prompts: bool = False) -> Feed:
         """Puts a batch on the devices: name -> [B, ...], or, to train, [K, B, ...] with `axis` 1.
 
-        With `prompts`, padding examples are prompts, too, since an empty one cannot be continued.
+        With `prompts`, padding examples repeat a prompt, since an empty prompt cannot be continued.
         """
 
     def get(self, results: Mapping[str, Any], feed: Feed) -> dict[str, np.ndarray]:
-        """Returns the results of a compiled call on the host, name -> [B, ...] without padding."""
+        """Returns a compiled call's results as NumPy arrays, name -> [B, ...] without padding."""
         return {name: value.numpy() for name, value in results.items()}
 
     def call_context(self) -> contextlib.AbstractContextManager[Any]:
@@ -276,6 +276,6 @@ class Program(abc.ABC):
         return train_step(self._learner, state, batch, self._place)
 
     def _compute(self, computation: Computation, state: TrainState, *args: Any) -> Any:
-        """Returns the results of a computation, from tensors: a state, and (batch, *args)."""
+        """Applies a computation to a state and (batch, *args), all tensors; returns its results."""
         task, place = self._learner.task, self._place
         return computation.function(task, state.weights, state.state, *args, place)

@@ -20,7 +20,7 @@ from lingo.runtimes.layout import Layout
 from lingo.runtimes.program import CompiledProgram, Program
 
 _MATRIX_SIZES = (512, 1024, 2048, 4096, 8192)
-_ENOUGH_SECONDS = 0.01  # time of one product that makes its launch overhead negligible
+_ENOUGH_SECONDS = 0.01  # a product that takes this long has negligible launch overhead
 _MEASURED_SECONDS = 0.25
 
 
@@ -90,8 +90,8 @@ class Runtime(Configurable, interface=True):
     def advice(self, dtype: str) -> list[str]:
         """Returns a sentence for each setting that is usually faster on these devices.
 
-        A simulation says that it is one. `dtype` is the task's. The process must have joined the
-        others.
+        A simulation adds that it is a simulation. `dtype` is the task's. This process must already
+        be connected to the other processes (`join`).
         """
         return []
 
@@ -100,7 +100,7 @@ class Runtime(Configurable, interface=True):
         return 1
 
     def host_bytes(self, learner: Learner) -> int:
-        """Returns the bytes of a state that this machine's memory must hold: by default, all.
+        """Returns how many bytes of a state this machine's memory must hold: by default, all.
 
         The state of accelerators passes through this memory into checkpoints.
         """
@@ -142,7 +142,7 @@ def matmul_flops_per_second(dtype: str, devices: tuple[str, ...] = ("",)) -> flo
 
 
 def peak(timed_product: Callable[[int], Callable[[], float]]) -> float:
-    """Returns the FLOP/s of the fastest of several products: other programs may use the machine.
+    """Returns the FLOP/s of the fastest product, since other programs may slow down some.
 
     `timed_product(size)` returns a function that multiplies two square matrices once, and returns
     the seconds that this took.

@@ -29,19 +29,19 @@ class Sharded(Runtime):
     """A runtime on a mesh of devices, the product of its seven axes."""
 
     data: int = 1  # devices along which a batch is split
-    model: int = 1  # along which a layer is split: its heads, hidden width, vocabulary
-    expert: int = 1  # along which experts are split, and the batch further
-    sequence: int = 1  # along which the positions of an example are split
-    height: int = 1  # along which the rows of an image are split
-    width: int = 1  # along which the columns of an image are split
-    stage: int = 1  # along which the stages of a pipeline are split
+    model: int = 1  # devices along which a layer is split: its heads, hidden width, vocabulary
+    expert: int = 1  # devices along which experts are split; a batch is split along it, too
+    sequence: int = 1  # devices along which the positions of an example are split
+    height: int = 1  # devices along which the rows of an image are split
+    width: int = 1  # devices along which the columns of an image are split
+    stage: int = 1  # devices along which the stages of a pipeline are split
     rules: Recipe = "1d"  # maps logical axes to these mesh axes
-    weight_rules: dict[str, list[str]] = {}  # replace the recipe's for weights: {"mlp": []}
-    activation_rules: dict[str, list[str]] = {}  # replace the recipe's for activations
+    weight_rules: dict[str, list[str]] = {}  # replace the recipe's rules for weights: {"mlp": []}
+    activation_rules: dict[str, list[str]] = {}  # replace the recipe's rules for activations
     shard_update: bool = False  # a device updates, and keeps slots for, only its part of a weight
-    shard_weights: bool = False  # a device keeps only this part; layers gather what they read
-    gather_dtype: GatherDtype = "float32"  # of copies of weights that shard_update gathers
-    uneven: bool = True  # allows sizes that do not divide; the last part is padded then
+    shard_weights: bool = False  # a device keeps only that part; layers gather what they read
+    gather_dtype: GatherDtype = "float32"  # of weight copies that devices gather with shard_update
+    uneven: bool = True  # allows sizes that do not divide; then the last part is padded
 
     def check(self) -> None:
         ranges.check_positive(self.p, *AXES)

@@ -64,14 +64,14 @@ EVAL_CLICKS = 89_137_319  # from half of the last day
 def dlrm(batch_size: int = 55_296, data: int = 256):
     """MLPerf's DLRM for Criteo's clicks: 24,036,595,969 weights, all but 2,368,897 in 26 tables.
 
-    The model of MLPerf's reference, with the settings of Google's entry to training 0.7 (Kumar et
-    al. 2021). SGD's rate of 0.887 per 2,048 examples (here 23.9) rises for 2,750 steps, and falls
-    from step 49,315 on with the square of the remaining part of 27,772 steps; one pass over 4.2
-    billion clicks. MLPerf's target is an area under the curve of 80.25 % on 89,137,319 clicks of
-    the last day. Tables of at least 100,000 rows are split by rows over all devices, which also
-    share the batch; the others, 0.06 GB in all, are whole on each device. Gradients of tables are
-    dense: a step writes every row, even rows that are not in the batch. The area is computed from a
-    histogram, with its error.
+    It is the model of MLPerf's reference, with the settings of Google's entry to training 0.7
+    (Kumar et al. 2021). SGD's rate is 0.887 per 2,048 examples (here 23.9). It rises for 2,750
+    steps, and falls from step 49,315 on with the square of the remaining part of 27,772 steps. A
+    run is one pass over 4.2 billion clicks. MLPerf's target is an area under the curve of 80.25 %
+    on 89,137,319 clicks of the last day. Tables of at least 100,000 rows are split by rows over all
+    devices, which also share the batch; the other tables, 0.06 GB in all, are whole on each device.
+    Gradients of tables are dense: a step writes every row, even rows that are not in the batch. The
+    area is computed from a histogram, with its error.
 
     A forward pass takes 4.9 MFLOPs an example. Each of 256 devices has 0.45 GB of the 96 GB of
     weights, and as much of gradients. It has not been run.
@@ -87,7 +87,7 @@ def dlrm(batch_size: int = 55_296, data: int = 256):
         num_clicks=TRAIN_CLICKS,
         num_eval_clicks=EVAL_CLICKS,
     )
-    cfg.task.num_eval_examples = 0  # three numbers for each would be 2 GB a batch
+    cfg.task.num_eval_examples = 0  # three numbers for each of these clicks would be 2 GB a batch
     num_steps = epochs_to_steps(1, num_examples=TRAIN_CLICKS, batch_size=batch_size)
     cfg.all(EmbeddingTables).set(whole_below=100_000)
     return cfg.set(

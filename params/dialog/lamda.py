@@ -1,8 +1,9 @@
 """LaMDA, language models of dialogs (Thoppilan et al. 2022), and one that trains in minutes.
 
-The sizes are from table 27: decoder-only, with T5's relative positions, one table for all layers,
-and gated GELU of 8 times the width. A head has 128 features; all heads together have twice the
-width. The number of weights is exact, with V = 32,000, width d, N heads and L layers:
+The sizes are from table 27. The models are decoder-only, with T5's relative positions (one table
+for all layers) and gated GELU of 8 times the width. A head has 128 features; all heads together
+have twice the width. The number of weights is exact, with V = 32,000, width d, N heads and L
+layers:
 
     V d + 32 N + L (4 d 128 N + 3 d 8 d + 2 d) + d
 
@@ -51,7 +52,10 @@ def _model(*, dim: int, num_layers: int, num_heads: int, head_dim: int = 128):
 
 
 def _pretraining(model, *, folder: str, data: int, model_axis: int, max_steps: int):
-    """Trains on the published mixture, 256K tokens a step, on a mesh; rematerializes layers."""
+    """Returns an experiment on the published mixture and a mesh, with 256K tokens a step.
+
+    Layers are rematerialized.
+    """
     pieces = SentencePiece.params(
         model=f"{folder}/pieces.model", vocab_size=VOCAB_SIZE - len(SENTINELS)
     )
@@ -80,10 +84,10 @@ def _pretraining(model, *, folder: str, data: int, model_axis: int, max_steps: i
 def lamda_2b(folder: str = "~/lamda", data: int = 16, model: int = 8):
     """LaMDA 2B: 10 layers, width 2560, 40 heads; 2,179,127,040 weights.
 
-    `folder` has your own texts in place of the published ones: for each name in MIXTURE a folder of
-    .jsonl files with a field `text`; and pieces.model, a SentencePiece model of 31,991 pieces, so
-    that there is room for the sentinels of dialogs. Published: 501,000 steps, 1.5 days on 64 chips
-    of TPU v3, which are 128 devices; fine-tuned for 3 hours on 16 chips.
+    `folder` has your own texts in place of the published texts. It has a folder of .jsonl files
+    with a field `text` for each name in MIXTURE, and pieces.model, a SentencePiece model of 31,991
+    pieces, which leaves room for the sentinels of dialogs. Published: 501,000 steps, 1.5 days on 64
+    chips of TPU v3, which are 128 devices; fine-tuned for 3 hours on 16 chips.
 
     lingo show --exp=dialog.lamda.lamda_2b --weights
     """
@@ -95,7 +99,7 @@ def lamda_2b(folder: str = "~/lamda", data: int = 16, model: int = 8):
 def lamda_8b(folder: str = "~/lamda", data: int = 16, model: int = 8):
     """LaMDA 8B: 16 layers, width 4096, 64 heads; 8,721,143,808 weights.
 
-    Texts as for `lamda_2b`. Published: 521,000 steps, 23 days on 64 chips of TPU v3;
+    Texts are as for `lamda_2b`. Published: 521,000 steps, 23 days on 64 chips of TPU v3;
     fine-tuned for 6 hours on 16 chips.
 
     lingo show --exp=dialog.lamda.lamda_8b --weights
@@ -108,7 +112,7 @@ def lamda_8b(folder: str = "~/lamda", data: int = 16, model: int = 8):
 def lamda_137b(folder: str = "~/lamda", data: int = 32, model: int = 64):
     """LaMDA 137B: 64 layers, width 8192, 128 heads; 137,702,158,336 weights.
 
-    Texts as for `lamda_2b`. Published: 3,000,000 steps, 57.7 days on 1024 chips of TPU v3, at
+    Texts are as for `lamda_2b`. Published: 3,000,000 steps, 57.7 days on 1024 chips of TPU v3, at
     56.5 % of their 123 TFLOPS; fine-tuned for 36 hours on 64 chips.
 
     lingo show --exp=dialog.lamda.lamda_137b --weights
@@ -121,7 +125,10 @@ LENGTH = 128  # tokens per row of the small model
 
 
 def _tokenizer():
-    """1,024 pieces learned from dialogs and docstrings, and the sentinels of dialogs."""
+    """Returns a tokenizer with the sentinels of dialogs.
+
+    Its 1,024 pieces are learned from dialogs and docstrings.
+    """
     return DialogTokenizer.params(
         tokenizer=DialogPieces.params(
             dialogs=[cls.params(num_dialogs=1500) for cls in (TemplateDialogs, ResearchDialogs)],
@@ -142,12 +149,12 @@ def _dialogs(split: str, objective: str, *, num_dialogs: int, has_tools: bool = 
         tokenizer=_tokenizer(),
         objective=objective,
         length=LENGTH,
-        shares_prefix=objective != "text",  # for responses, too: a mixture needs equal arrays
+        shares_prefix=objective != "text",  # even without ratings: a mixture needs equal arrays
     )
 
 
 def _heldout(objective: str, *, has_tools: bool = False):
-    """Evaluation inputs: dialogs about held-out facts, and dialogs by held-out templates."""
+    """Returns evaluation inputs: dialogs about held-out facts, and with held-out templates."""
     splits = {"facts": "heldout_facts", "templates": "heldout_templates"}
     return {
         f"{objective}_{name}": _dialogs(split, objective, num_dialogs=100, has_tools=has_tools).set(
@@ -158,7 +165,7 @@ def _heldout(objective: str, *, has_tools: bool = False):
 
 
 def _tiny(train_input, eval_inputs, *, num_steps: int):
-    """The small model and its training."""
+    """Returns an experiment that trains the small model."""
     return Experiment.params(
         task=LanguageModeling.params(model=_model(dim=96, num_layers=4, num_heads=6, head_dim=32)),
         train_input=train_input,
@@ -180,7 +187,7 @@ def _tiny(train_input, eval_inputs, *, num_steps: int):
 def lamda_tiny(num_steps: int = 2500):
     """A small LaMDA: 4 layers, width 96; 1,279,872 weights, pre-trained on English and dialogs.
 
-    A third of its rows are docstrings of installed packages, the others are templated dialogs about
+    A third of its rows are docstrings of installed packages, the rest are templated dialogs about
     real facts. Needs `pip install 'lingo-tf[dialog,text]'`. After its 2,500 steps (2.6 M word
     pieces) with seed 0: 0.90 bits a byte on dialogs about held-out subjects, 2.00 on dialogs in
     held-out sentences.
@@ -200,10 +207,10 @@ def lamda_tiny_finetune(
     """As lamda_tiny, fine-tuned to ask tools, to respond, and to rate responses: by one model.
 
     `pretrained` is the run of `lamda_tiny`; without it, weights are random at first. A third of the
-    rows have ratings, which take few tokens: a response's four ratings share its tokens. The other
-    rows have responses based on tools; without `has_tools`, the rated responses, good and bad.
-    With seed 0, areas under the ROC curve on held-out subjects are 1.00 (unsafe), 0.98
-    (interesting), 0.88 (specific) and 0.83 (sensible); docs/dialog_study.md has more.
+    rows have ratings, which take few tokens, because a response's four ratings share its tokens.
+    The other rows have responses based on tools; without `has_tools`, they have the rated
+    responses, good and bad. With seed 0, areas under the ROC curve on held-out subjects are 1.00
+    (unsafe), 0.98 (interesting), 0.88 (specific) and 0.83 (sensible). See docs/dialog_study.md.
 
     lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
     lingo train --exp=dialog.lamda.lamda_tiny_finetune --logdir=runs/lamda_tiny_finetune \\

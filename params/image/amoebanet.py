@@ -22,10 +22,10 @@ def amoebanet_d(num_layers: int = 18, num_filters: int = 208):
     """AmoebaNet-D (L, D) for ImageNet (Huang et al. 2019, table 1); 81,505,540 weights, 20 GFLOPs.
 
     The paper has (18, 208) on one accelerator of 8 GB, and (18, 416), (18, 544), (36, 544) and
-    (72, 512) as pipelines of 1, 2, 4 and 8. ImageNet is not included: the input is scikit-learn's
-    digits, enlarged to the size of its images, ten of the thousand classes. It shows that steps can
-    be computed, and their cost; no accuracy on ImageNet can be claimed. Optimizer and learning rate
-    are usual for this network, not tuned.
+    (72, 512) as pipelines of 1, 2, 4 and 8 accelerators. ImageNet is not included. Its place is
+    taken by scikit-learn's digits: ten of the thousand classes, enlarged to the size of ImageNet's
+    images. They show that steps can be computed, and their cost; no accuracy on ImageNet can be
+    claimed. Optimizer and learning rate are usual for this network, not tuned.
 
     lingo show --exp=image.amoebanet.amoebanet_d --weights
     """
@@ -67,8 +67,8 @@ def amoebanet_b(
     ImageNet. Options are from the authors' implementation for TPUs: an auxiliary head of weight
     0.4, paths kept with probability 0.7, half of the head's inputs dropped, label smoothing of 0.1,
     RMSProp, a gradient norm of at most 10, averages with 0.9999. But here paths are dropped only by
-    depth, not also by time, and the learning rate grows with the batch, theirs being 32. ImageNet
-    is not included: see `params/image/imagenet.py`. This experiment was not trained.
+    depth, not also by time, and the learning rate grows with the batch; theirs is for batches of
+    32. ImageNet is not included: see `params/image/imagenet.py`. This experiment was not trained.
 
     lingo show --exp=image.amoebanet.amoebanet_b --pipeline \\
         --set='Chain=PipelinedChain(num_stages=4, num_micro_batches=16)'
@@ -111,8 +111,8 @@ def amoebanet_b(
 def digits_b(num_layers: int = 3, num_filters: int = 16):
     """AmoebaNet-B with auxiliary head and dropped paths on digits of 16 x 16; 135,684 weights.
 
-    After 400 steps, 25,600 images: 98.5 % of 334 held-out digits are right, 99.1 and 98.8 % with
-    seeds 1 and 2. Needs `pip install 'lingo-tf[data]'`.
+    After 400 steps (25,600 images), 98.5 % of 334 held-out digits are right; with seeds 1 and 2,
+    99.1 and 98.8 %. Needs `pip install 'lingo-tf[data]'`.
 
     lingo train --exp=image.amoebanet.digits_b --logdir=runs/digits_b
     """
@@ -138,8 +138,8 @@ def digits_b(num_layers: int = 3, num_filters: int = 16):
 def digits(num_layers: int = 3, num_filters: int = 32):
     """AmoebaNet-D of 3 normal cells and two reductions on scikit-learn's digits; 376,682 weights.
 
-    After 400 steps, 25,600 images, two minutes on two cores: 99.1 % of 334 held-out digits are
-    right, 98.2 and 97.9 % with seeds 1 and 2. Needs `pip install 'lingo-tf[data]'`.
+    After 400 steps (25,600 images, two minutes on two cores), 99.1 % of 334 held-out digits are
+    right; with seeds 1 and 2, 98.2 and 97.9 %. Needs `pip install 'lingo-tf[data]'`.
 
     lingo train --exp=image.amoebanet.digits --logdir=runs/digits
     """

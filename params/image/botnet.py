@@ -16,9 +16,9 @@ from params.image.imagenet import NUM_CLASSES, imagenet_experiment, imagenet_ste
 def bot50(epochs: int = 90, batch_size: int = 4096, stride: int = 2, folder: str | None = None):
     """BoTNet-50, images of 224 x 224; 20,852,008 weights, where ResNet-50 has 25,557,032.
 
-    `stride=1` gives BoTNet-S1-50, whose last stage does not make the image smaller. Momentum with a
-    rate of 0.1 per 256 images, 5 epochs of warm-up and half a cosine: usual values for such
-    networks, not tuned. The data is described in `imagenet.py`.
+    `stride=1` gives BoTNet-S1-50, whose last stage does not make the image smaller. The optimizer
+    is momentum with a rate of 0.1 per 256 images, 5 epochs of warm-up and a cosine decay. These are
+    usual values for such networks, not tuned. The data is described in `imagenet.py`.
 
     lingo diff --exp=image.resnet.resnet50 --exp=image.botnet.bot50
     lingo show --exp=image.botnet.bot50 --weights

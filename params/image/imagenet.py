@@ -4,9 +4,9 @@
 train-00000-of-01024 and so on, validation-00000-of-00128 and so on. Listing and checking
 experiments needs no file.
 
-ImageNet is not included. Without a folder, scikit-learn's digits take its place, enlarged to the
-size of its images, ten of the thousand classes: they show that steps can be computed, and their
-cost. No accuracy on ImageNet was measured.
+ImageNet is not included. Without a folder, scikit-learn's digits take its place: ten of the
+thousand classes, enlarged to the size of ImageNet's images. They show that steps can be computed,
+and their cost. No accuracy on ImageNet was measured.
 """
 
 from __future__ import annotations

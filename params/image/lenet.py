@@ -18,9 +18,9 @@ IMAGE_SHAPE = (28, 28, 1)  # of MNIST
 def lenet5():
     """Lingvo's image.mnist.LeNet5; 763,810 weights.
 
-    It has Lingvo's Adam: 100 steps of warm-up to 1e-4, an exponential fall to a tenth from step
-    100,000 to 1,000,000. MNIST is not included: the input is scikit-learn's 1,797 digits instead of
-    MNIST's 70,000, enlarged from 8 x 8 to 28 x 28 pixels. `digits` trains in a minute.
+    It has Lingvo's Adam: 100 steps of warm-up to 1e-4, and an exponential fall to a tenth of it
+    from step 100,000 to 1,000,000. MNIST is not included. The input is scikit-learn's 1,797 digits,
+    enlarged from 8 x 8 to 28 x 28 pixels, in place of MNIST's 70,000. `digits` trains in a minute.
 
     lingo train --exp=image.lenet.lenet5 --logdir=runs/lenet5
     """

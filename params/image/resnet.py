@@ -61,11 +61,11 @@ def resnet34(batch_size: int = 256, folder: str | None = None):
 def resnet50(batch_size: int = 256, folder: str | None = None):
     """ResNet-50 v1.5; 25,557,032 weights, 8.2 GFLOPs an image of 224 x 224.
 
-    The recipe of Goyal et al. (2017, sec. 5.1) for any batch size: 90 epochs, a rate of 0.1 per 256
-    images with 5 epochs of warm-up, a tenth of the rate after epochs 30, 60 and 80, zeros in the
-    last gamma of each block, batch norm statistics over 32 images. Weight decay is decoupled here,
-    and ten times their 1e-4, which goes through their momentum of 0.9: both are equal while the
-    rate is constant. The data is described in `imagenet.py`.
+    It is the recipe of Goyal et al. (2017, sec. 5.1) for any batch size: 90 epochs, a rate of 0.1
+    per 256 images with 5 epochs of warm-up, a tenth of the rate after epochs 30, 60 and 80, zeros
+    in the last gamma of each block, batch norm statistics over 32 images. Weight decay is decoupled
+    here. It is ten times theirs, 1e-4, which goes through their momentum of 0.9; both are equal
+    while the rate is constant. The data is described in `imagenet.py`.
 
     lingo show --exp=image.resnet.resnet50 --weights
     """
@@ -119,10 +119,11 @@ def supercomputer(
 ):
     """ResNet-50 in batches of 32,768, as Google's entry to MLPerf training 0.6 (Kumar et al. 2019).
 
-    LARS with a rate of 31.2, 25 epochs of warm-up and a square fall, 2,983 steps in all. MLPerf's
-    reference has the scaled momentum, the LARS paper the unscaled one. Label smoothing 0.1, weight
-    decay 1e-4, batch norm statistics over the 128 images of 8 of 2,048 cores. Google's run took
-    76.9 seconds on 1,024 chips. The data is described in `imagenet.py`.
+    The optimizer is LARS with a rate of 31.2, 25 epochs of warm-up and a quadratic decay, for 2,983
+    steps in all. MLPerf's reference has the scaled momentum, the LARS paper the unscaled one. Label
+    smoothing is 0.1, weight decay 1e-4. Batch norm statistics are over 128 images, the images of 8
+    of 2,048 cores. Google's run took 76.9 seconds on 1,024 chips. The data is described in
+    `imagenet.py`.
 
     lingo show --exp=image.resnet.supercomputer --plot_schedule
     """
@@ -142,10 +143,10 @@ def supercomputer(
 def multipod(data: int = 8192, folder: str | None = None):
     """ResNet-50 in batches of 65,536, as Google's entry to MLPerf training 0.7 (Kumar et al. 2021).
 
-    Like `supercomputer`, with a rate of 24.699, 31 epochs of warm-up (606 steps), an unscaled
-    momentum of 0.951807, an epsilon of 0, 1,738 steps in all, and batch norm statistics over the 64
-    images of 8 of 8,192 cores. Google's run took 28.9 seconds on 4,096 chips. The data is described
-    in `imagenet.py`.
+    It is like `supercomputer`, but with a rate of 24.699, 31 epochs of warm-up (606 steps), an
+    unscaled momentum of 0.951807, an epsilon of 0, and 1,738 steps in all. Batch norm statistics
+    are over 64 images, the images of 8 of 8,192 cores. Google's run took 28.9 seconds on 4,096
+    chips. The data is described in `imagenet.py`.
 
     lingo show --exp=image.resnet.multipod --plot_schedule
     """
@@ -166,9 +167,10 @@ def multipod(data: int = 8192, folder: str | None = None):
 def lamb(data: int = 256, folder: str | None = None):
     """ResNet-50 in batches of 32,768 with LAMB (You et al. 2020), on 128 chips of two cores.
 
-    A rate of 0.04, 20 of 90 epochs of warm-up and a linear fall, 3,519 steps in all, weight decay
-    1.5, label smoothing 0.1. Batch norm statistics are over a core's 128 images; the original
-    number is not published. Published: 76.3 % of ImageNet. The data is described in `imagenet.py`.
+    The rate is 0.04, with 20 of 90 epochs of warm-up and a linear decay, for 3,519 steps in all.
+    Weight decay is 1.5, label smoothing 0.1. Batch norm statistics are over a core's 128 images;
+    the original number is not published. Published: 76.3 % of ImageNet. The data is described in
+    `imagenet.py`.
 
     lingo show --exp=image.resnet.lamb --plot_schedule
     """
@@ -232,7 +234,7 @@ def _lars(*, rate: float, batch_size: int, warmup_epochs: float, num_steps: int,
 Rule = Literal["momentum", "adam", "lars", "lamb"]
 
 RATES = {"momentum": 0.1, "adam": 2e-3, "lars": 0.5, "lamb": 0.01}  # in batches of 64
-SCALES = {"momentum": scale_linearly, "lars": scale_linearly}  # the others: by the root
+SCALES = {"momentum": scale_linearly, "lars": scale_linearly}  # the other rules scale by the root
 
 
 @experiment
@@ -247,9 +249,9 @@ def glyphs(
 
     It is for studies of large batches. Every run sees 5 epochs of 22,560 images, so that batches of
     1,024 have 110 steps instead of 1,762. The default `learning_rate` is scaled from batches of 64:
-    with the batch size for momentum and LARS, with its root for Adam and LAMB. Warm-up is half an
-    epoch, then half a cosine. With seed 0, 91.0 % of 4,512 held-out letters are right; in batches
-    of 1,024, 91.5 % with LAMB, 88.9 % with LARS, 87.2 % with Adam.
+    with the batch size for momentum and LARS, with its root for Adam and LAMB. Warm-up takes a
+    tenth of the steps, then a cosine decay follows. With seed 0, 91.0 % of 4,512 held-out letters
+    are right; in batches of 1,024, 91.5 % with LAMB, 88.9 % with LARS, 87.2 % with Adam.
 
     lingo train --exp=image.resnet.glyphs --logdir=runs/glyphs
     lingo train --exp='image.resnet.glyphs(optimizer="lars", batch_size=1024)' --logdir=runs/lars

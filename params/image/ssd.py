@@ -1,8 +1,8 @@
 """SSD, the single-shot detector (Liu et al. 2016): MLPerf's on COCO, and a small one on glyphs.
 
-COCO (Lin et al. 2014) is not included. Scenes of drawn letters and digits take its place: in the
-size of its images they show that steps can be computed, and their cost; small scenes can be learned
-in minutes on two cores. No average precision on COCO was measured.
+COCO (Lin et al. 2014) is not included. Scenes of drawn letters and digits take its place. Scenes of
+the size of COCO's images show that steps can be computed, and their cost; small scenes can be
+learned in minutes on two cores. No average precision on COCO was measured.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ EVAL_IMAGES = 5000
 def r34(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str | None = None):
     """SSD300 with ResNet-34; 19,972,534 weights, 8,732 anchors, 31.7 GFLOPs an image of 300 x 300.
 
-    Google's entry to MLPerf training 0.6 (Kumar et al. 2019), on 512 times 4 cores: each image is
-    split into four along its height. Momentum with a rate of 2.5e-3 per 32 images, 20 epochs of
-    warm-up, a tenth of the rate after epochs 56 and 70, 80 epochs; batch norm statistics over the
-    64 images of 16 times 4 cores; bfloat16. Weight decay is decoupled here, and ten times their
-    5e-4, which goes through their momentum. Their run began with a ResNet-34 trained on ImageNet,
-    which the second command reads, and took 72.4 seconds to an average precision of 23.0 %.
+    It is Google's entry to MLPerf training 0.6 (Kumar et al. 2019), on 512 times 4 cores: each
+    image is split into four along its height. The optimizer is momentum with a rate of 2.5e-3 per
+    32 images, 20 epochs of warm-up, and a tenth of the rate after epochs 56 and 70, for 80 epochs
+    in bfloat16. Batch norm statistics are over the 64 images of 16 times 4 cores. Weight decay is
+    decoupled here. It is ten times theirs, 5e-4, which goes through their momentum. Their run began
+    with a ResNet-34 trained on ImageNet, which the second command reads. It took 72.4 seconds to an
+    average precision of 23.0 %.
 
     `folder` has COCO's train2017, val2017 and annotations. Without a folder, the data are scenes of
     300 x 300 pixels, with 47 of the 80 classes.
@@ -110,9 +111,9 @@ def _steps(epochs: float, batch_size: int) -> int:
 def scenes(num_steps: int = 600, batch_size: int = 32):
     """A small SSD that finds ten digits in images of 96 x 96 pixels; 644,484 weights.
 
-    After 600 steps of 32 images the average precision (`ap`) on 512 held-out scenes is 61.3 %, and
-    88.4 % at an overlap of 0.5 (`ap50`), means of three seeds. Held-out scenes have typefaces and
-    parts of the photographs that training has not seen.
+    After 600 steps of 32 images, the average precision on 512 held-out scenes (`ap`) is 61.3 %, and
+    88.4 % at an overlap of 0.5 (`ap50`); both are means of three seeds. Held-out scenes have
+    typefaces and parts of the photographs that training has not seen.
 
     lingo train --exp=image.ssd.scenes --logdir=runs/scenes
     """

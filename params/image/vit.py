@@ -24,7 +24,7 @@ from params.image.imagenet import (
 Positions = Literal["sinusoid", "learned"]
 Head = Literal["hidden", "linear"]
 
-TRAIN_IMAGES = 1_268_355  # 99 % of the training images; the others are for validation
+TRAIN_IMAGES = 1_268_355  # 99 % of the training images; the rest is for validation
 BIASES = r".*/attention/b_(query|key|value)"  # these have two axes: heads and features
 
 
@@ -40,9 +40,10 @@ def s16(
 ):
     """ViT-S/16, images of 224 x 224; 22,122,472 weights, 21,974,632 with a linear head.
 
-    Adam with a rate of 1e-3, 10,000 steps of warm-up and half a cosine, gradients clipped to a norm
-    of 1. At the peak rate, a step shrinks matrices by 1e-4, 0.1 times the rate. Published: 76.5,
-    78.5 and 80.0 % of ImageNet after 90, 150 and 300 epochs; after 90 epochs with one change:
+    The optimizer is Adam with a rate of 1e-3, 10,000 steps of warm-up and a cosine decay; gradients
+    are clipped to a norm of 1. At the peak rate, a step shrinks matrices by 1e-4, 0.1 times the
+    rate. Published: 76.5, 78.5 and 80.0 % of ImageNet after 90, 150 and 300 epochs; after 90 epochs
+    with one change:
 
         positions="learned" 75.0    pooling="first" 75.0    head="linear" 76.7
         batch_size=4096 74.7        augment=False 73.6

@@ -97,7 +97,10 @@ def texts(folder: str, *, length: int, max_predictions: int, batch_size: int):
 
 
 def _published(shape: dict[str, int], folder: str, data: int):
-    """1,000,000 steps: 90 % with 128 tokens, the rest with 512 (Devlin et al. 2019, app. A.2)."""
+    """Returns an experiment of 900,000 steps with 128 tokens, then 100,000 with 512.
+
+    Devlin et al. 2019, app. A.2.
+    """
     short, long = (
         texts(folder, length=length, max_predictions=num, batch_size=256)
         for length, num in ((128, 20), (512, 76))
@@ -135,7 +138,7 @@ def base(folder: str = "~/bert", data: int = 16):
 def large(folder: str = "~/bert", data: int = 64):
     """BERT-Large: 24 layers, width 1024, 16 heads; 336,226,108 weights, 335,141,888 without heads.
 
-    Texts as for `base`. Published: four days on 64 TPU chips. Not run here.
+    Texts are as for `base`. Published: four days on 64 TPU chips. Not run here.
 
     lingo show --exp=lm.bert.large --weights
     """
@@ -149,8 +152,8 @@ def large_lamb(folder: str = "~/bert", data: int = 1024):
     The first 7,037 steps have 65,536 rows of 128 tokens, the last 1,562 have 32,768 rows of 512.
     Each stage begins with a warm-up. Published: 76 minutes on 1,024 chips of TPU v3, and an F1 of
     90.584 on SQuAD 1.1 (You et al., arXiv v1). lingo chose the learning rate, 0.005 for 32,768
-    rows, growing with the root of the batch, and the length of the warm-ups, a fifth of each stage.
-    Texts as for `base`. Not run here.
+    rows, which grows with the root of the batch, and the length of the warm-ups, a fifth of each
+    stage. Texts are as for `base`. Not run here.
 
     lingo show --exp=lm.bert.large_lamb --plot_schedule
     """
@@ -249,7 +252,7 @@ def tiny_bert(
 
 
 def finetuning(task: Any, *, train: Any, heldout: Any, num_steps: int):
-    """AdamW, with a warm-up in a tenth of the steps (Devlin et al. 2019, app. A.3)."""
+    """Returns a fine-tuning by AdamW; warm-up is a tenth of it (Devlin et al. 2019, app. A.3)."""
     return Experiment.params(
         task=task,
         train_input=train,
@@ -278,7 +281,7 @@ def tiny_questions(pretrained: str | None = None, num_steps: int = 2000):
 
     The answer to "What is axis?" is the first sentence about this argument. `pretrained` is a run
     of `tiny_bert` with `stages`; without one, all weights are initialized at random. Exact match
-    and F1 follow SQuAD's rules. 272,514 weights.
+    and F1 follow SQuAD's rules. The model has 272,514 weights.
 
     lingo train --exp="lm.bert.tiny_bert(stages=True)" --logdir=runs/bert
     lingo train --exp=lm.bert.tiny_questions --set=exp.pretrained=runs/bert --logdir=runs/questions
@@ -308,8 +311,8 @@ def tiny_labels(
 ):
     """Fine-tunes tiny_bert to classify code, for example whether a docstring fits a signature.
 
-    The task `docstring` has pairs of texts, the other tasks one text. `pretrained` as for
-    `tiny_questions`. 276,674 weights with two classes.
+    The task `docstring` has pairs of texts, the other tasks one text. `pretrained` is as for
+    `tiny_questions`. With two classes, the model has 276,674 weights.
 
     lingo train --exp=lm.bert.tiny_labels --set=exp.pretrained=runs/bert --logdir=runs/labels
     """

@@ -31,7 +31,7 @@ PUBLISHED: Mapping[int, tuple[int, str]] = {
 
 
 def _experiment(*, num_heads: int, num_layers: int, num_stages: int, num_micro_batches: int):
-    """Layers of width 2048 with biases everywhere; sinusoids; a separate matrix for logits."""
+    """Returns an experiment with layers of width 2048, biases, sinusoids and untied logits."""
     layer = TransformerLayer.params(norm=LayerNorm)
     layer.attention.set(num_heads=num_heads, head_dim=2048 // num_heads, use_bias=True)
     layer.ffn.set(hidden_dim=8192, use_bias=True)
@@ -51,7 +51,7 @@ def _experiment(*, num_heads: int, num_layers: int, num_stages: int, num_micro_b
                 dim=2048,
                 stack=stack,
                 positions=SinusoidPositions,
-                norm=RmsNorm.params(use_scale=False),  # the paper's count has none here
+                norm=RmsNorm.params(use_scale=False),  # the paper's count has no scale here
                 head=SoftmaxHead,
             ),
         ),

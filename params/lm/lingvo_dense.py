@@ -29,14 +29,14 @@ VOCAB_SIZE = 32000
 
 
 def _on_mesh(cfg, *, data: int, model: int, batch_size: int, length: int):
-    """Sets devices and batch: data * model cores, the paper's X * Y."""
+    """Sets devices and batch; data * model is the number of cores, the paper's X * Y."""
     cfg.runtime = Mesh.params(data=data, model=model, rules="2d_finalized")
     cfg.train_input = TextInput.params(batch_size=batch_size, length=length)
     return cfg
 
 
 def _experiment(*, model_dim: int, hidden_dim: int, num_heads: int, num_layers: int):
-    """A stack of equal layers, scanned and rematerialized; the embedding is tied to the logits."""
+    """Returns an experiment with equal layers, scanned and rematerialized, and tied logits."""
     layer = TransformerLayer.params()
     layer.attention.set(num_heads=num_heads, head_dim=128)
     layer.ffn.set(hidden_dim=hidden_dim)
@@ -57,7 +57,7 @@ def _experiment(*, model_dim: int, hidden_dim: int, num_heads: int, num_layers: 
 
 
 def _gated_ffn(**sizes: int):
-    """Gated GELU, and T5's relative bias in every layer."""
+    """Returns an experiment with gated GELU, and T5's relative bias in every layer."""
     cfg = _experiment(**sizes)
     cfg.all(Attention).set(positions=RelativeBias)
     cfg.all(FeedForward).set(activation="gelu", gated=True)
@@ -65,7 +65,7 @@ def _gated_ffn(**sizes: int):
 
 
 def _plain(**sizes: int):
-    """ReLU, learned positions, and a cap on the logits of attention."""
+    """Returns an experiment with ReLU, learned positions, and a cap on the logits of attention."""
     cfg = _experiment(**sizes)
     cfg.all(Attention).set(logit_cap=50.0)
     cfg.all(FeedForward).set(activation="relu")
@@ -99,8 +99,8 @@ def dense_13b(data: int = 64, model: int = 32, batch_size: int = 1024):
 def dense_128b(data: int = 8, model: int = 16, batch_size: int = 16):
     """Lingvo's DenseLm128B8x8: 64 layers; 137,702,416,384 weights.
 
-    Registered for larger slices, too: 16 x 32 cores with batches of 128 (DenseLm128B16x16), and
-    32 x 64 with 512 (DenseLm128B32x32).
+    Lingvo registers it for larger slices, too: 16 x 32 cores with batches of 128
+    (DenseLm128B16x16), and 32 x 64 with 512 (DenseLm128B32x32).
 
     lingo show --exp=lm.lingvo_dense.dense_128b --weights
     """

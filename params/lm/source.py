@@ -26,9 +26,9 @@ from tasks.lm.task import LanguageModeling
 def tiny(model_dim: int = 128, num_layers: int = 4):
     """Byte-level Transformer of 0.8 M weights: a first run, two minutes on two cores.
 
-    After 1,200 steps, 1.2 M tokens: 1.35 nats or 1.95 bits a byte on held-out files of TensorFlow,
-    63 % of bytes right; 1.47 nats or 2.12 bits on Keras' source. `xz -9` takes 2.54 and 2.31 bits
-    for the same bytes.
+    After 1,200 steps (1.2 M tokens), the loss on held-out files of TensorFlow is 1.35 nats or 1.95
+    bits a byte, and 63 % of bytes are right; on Keras' source it is 1.47 nats or 2.12 bits. `xz -9`
+    takes 2.54 and 2.31 bits for the same bytes.
 
     lingo train --exp=lm.source.tiny --logdir=runs/tiny
     """
@@ -69,8 +69,9 @@ def tiny(model_dim: int = 128, num_layers: int = 4):
 def tiny_int8():
     """Like tiny, trained with the weights that decoding stores in 8 bits.
 
-    With seed 0: 1.950 bits a byte on held-out files of TensorFlow; `tiny` has 1.945. Results with
-    8-bit weights in memory are the same bit by bit; these take 0.29 of the bytes of all weights.
+    With seed 0, the loss on held-out files of TensorFlow is 1.950 bits a byte; `tiny` has 1.945.
+    Results with 8-bit weights in memory are the same bit by bit. These weights take 0.29 of the
+    bytes of all weights.
 
     lingo train --exp=lm.source.tiny_int8 --logdir=runs/tiny_int8
     lingo decode --run=runs/tiny_int8 --quantize=int8_weights --prompt='def '
@@ -84,8 +85,8 @@ def tiny_int8():
 def small():
     """Like tiny, with 10 M weights and rows of 512 bytes; 1.1 s a step on two cores.
 
-    After 1,500 steps, 3.1 M tokens: 1.07 nats or 1.54 bits a byte on held-out files of TensorFlow,
-    70 % of bytes right; 1.23 nats or 1.77 bits on Keras' source.
+    After 1,500 steps (3.1 M tokens), the loss on held-out files of TensorFlow is 1.07 nats or 1.54
+    bits a byte, and 70 % of bytes are right; on Keras' source it is 1.23 nats or 1.77 bits.
 
     lingo train --exp=lm.source.small --logdir=runs/small
     """
@@ -125,15 +126,15 @@ def mixture():
     """Like tiny, on two languages: two rows of source to one of English, from docstrings.
 
     The English is from Keras and NumPy, whose files are not in the source, so neither part was
-    trained on the evaluation texts. After 1,200 steps: 1.99 bits a byte of held-out source,
-    2.05 of English.
+    trained on the evaluation texts. After 1,200 steps, the loss of held-out source is 1.99 bits a
+    byte, and of held-out English 2.05.
 
     lingo train --exp=lm.source.mixture --logdir=runs/mixture
     """
     cfg = tiny()
     english = Docstrings.params(packages=["keras", "numpy"], split="train")
     source, heldout = cfg.train_input.copy(), cfg.eval_inputs["heldout"]
-    del source.batch_size  # the mixture's
+    del source.batch_size  # the mixture has its own
     cfg.train_input = Mixture.params(
         batch_size=4,
         inputs={"source": source, "english": source.copy().set(source=english)},
@@ -175,8 +176,8 @@ def domains(num_experts: int = 8):
     the docstrings of Keras and NumPy. `num_experts=1` is the dense model, with equal active FLOPs.
     `heldout` has similar amounts of each domain, from files and texts that are not trained on.
 
-    After 2,400 steps, 2.5 M tokens, seeds 0, 1, 2: 1.338, 1.372, 1.353 nats a byte dense, 1.324,
-    1.322, 1.339 with eight experts.
+    After 2,400 steps (2.5 M tokens) with seeds 0, 1, 2, the dense model has 1.338, 1.372, 1.353
+    nats a byte, and eight experts have 1.324, 1.322, 1.339.
 
     lingo sweep --exp=lm.source.domains --logdir=runs/domains \\
         --sweep=exp.num_experts=1,8 --sweep=seed=0,1,2
@@ -199,7 +200,10 @@ def domains(num_experts: int = 8):
 
 
 def _mixed_input(sources, *, split: str, batch_size: int):
-    """Rows of 256 bytes from several sources: in equal parts to train, all once to evaluate."""
+    """Returns an input of rows of 256 bytes from several sources.
+
+    Training reads the sources in equal parts; an evaluation reads all of them once.
+    """
     inputs = {
         name: TextInput.params(source=source.copy().set(split=split), length=256)
         for name, source in sources.items()
@@ -210,7 +214,7 @@ def _mixed_input(sources, *, split: str, batch_size: int):
 
 
 def _sparse(cfg, num_experts: int):
-    """Two experts per token, each half as wide as the dense network; their gates add up to 1."""
+    """Replaces dense networks by experts of half their width, two per token; gates add up to 1."""
     cfg.task.model.stack.layer.ffn.hidden_dim //= 2
     cfg.all(FeedForward).wrap(
         MoE,

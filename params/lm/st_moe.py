@@ -56,7 +56,7 @@ TASKS = {
 
 
 def _st_moe(layer, *, num_experts: int, every: int, dim: int, num_layers: int):
-    """Sparse layers with an extra dense network; no dropout before fine-tuning."""
+    """Returns a T5 whose sparse layers also have a dense network; dropout is 0."""
     pattern = in_turn(
         layer,
         every=every,
@@ -76,7 +76,7 @@ def _st_moe(layer, *, num_experts: int, every: int, dim: int, num_layers: int):
 def dense_l(num_layers: int = 24, data: int = 32):
     """Dense-L, the dense baseline of ST-MoE-L; 783,150,080 weights, published as 0.8B.
 
-    T5-Large of version 1.1: GEGLU of 2816 features, separate logits. Published: 645 GFLOPs a
+    It is T5-Large of version 1.1: GEGLU of 2816 features, separate logits. Published: 645 GFLOPs a
     sequence, like ST-MoE-L; SuperGLUE 85.1 on its development sets, where ST-MoE-L has 87.4;
     negative log perplexity -1.474. By lingo's count, a forward pass over a source of 512 tokens and
     a target of 114 takes 489 GFLOPs, with ST-MoE-L 569. With 27 layers, the paper's number for
@@ -94,9 +94,9 @@ def dense_l(num_layers: int = 24, data: int = 32):
 def st_moe_l(expert: int = 32):
     """ST-MoE-L, 32 experts in 12 layers of 48; 4,105,444,352 weights, published as 4.1B.
 
-    Trained for 500,000 steps of a million tokens. Published: SuperGLUE 87.4 on its development
-    sets, where the dense model of equal compute, of 0.8 billion weights, has 85.1; 645 GFLOPs a
-    sequence.
+    It was trained for 500,000 steps of a million tokens. Published: SuperGLUE 87.4 on its
+    development sets, where the dense model of equal compute, of 0.8 billion weights, has 85.1; 645
+    GFLOPs a sequence.
 
     lingo show --exp=lm.st_moe.st_moe_l --weights
     """
@@ -109,9 +109,9 @@ def st_moe_l(expert: int = 32):
 def st_moe_32b(expert: int = 64, model: int = 16):
     """ST-MoE-32B, 64 experts in 12 layers of 48; 269,104,613,376 weights, published as 269B.
 
-    It computes as much as a dense model of 32 billion weights. Trained on 1.5 trillion tokens, a
-    million per step. Published, after fine-tuning: SuperGLUE 91.2, ARC easy 94.8, ARC challenge
-    86.5; 20.2 TFLOPs a sequence.
+    It computes as much as a dense model of 32 billion weights. It was trained on 1.5 trillion
+    tokens, a million per step. Published, after fine-tuning: SuperGLUE 91.2, ARC easy 94.8, ARC
+    challenge 86.5; 20.2 TFLOPs a sequence.
 
     lingo show --exp=lm.st_moe.st_moe_32b --weights
     """
@@ -125,11 +125,11 @@ def tiny_pretrain(num_experts: int = 8):
     """A small ST-MoE to run: 8 experts in every second of 4 + 4 layers, on docstrings.
 
     256 tokens of a row remain after spans of 8 on average are taken out. The optimizer is the same
-    as for the large models. After 1,200 steps: 2.28 nats a token of held-out targets, 36 % right;
-    with AdamW as in `lm.source.tiny`, 2.36 nats and 34 %. `num_experts=1` is the dense model, which
-    computes as much per token: all its layers have GEGLU of 560 features. Two sparse layers have
-    344 features in the dense layer, 344 next to the experts, and 1.25 times 344 in the experts,
-    since `capacity_factor` gives 1.25 slots per token.
+    as for the large models. After 1,200 steps, the loss of held-out targets is 2.28 nats a token,
+    and 36 % of tokens are right; with AdamW as in `lm.source.tiny`, 2.36 nats and 34 %.
+    `num_experts=1` is the dense model, which computes as much per token: all its layers have GEGLU
+    of 560 features. Two sparse layers have 344 features in the dense layer, 344 next to the
+    experts, and 1.25 times 344 in the experts, since `capacity_factor` gives 1.25 slots per token.
 
     lingo train --exp=lm.st_moe.tiny_pretrain --logdir=runs/tiny_pretrain
     lingo train --exp='lm.st_moe.tiny_pretrain(num_experts=1)' --logdir=runs/dense_pretrain
@@ -243,7 +243,7 @@ def _set_experts(cfg, **values):
 
 
 def _answers(task, *, split: str):
-    """One snippet per row, and the word to answer."""
+    """Returns an input with one snippet per row; the target is the word to answer."""
     return PairInput.params(
         source=task.params(split=split),
         tokenizer=SentinelTokenizer,

@@ -5,8 +5,8 @@ that gives the published totals. Counts are exact: no biases, norms with only a 
 relative positions for all layers of the encoder and one for all of the decoder. Half of the layers
 or all are sparse; a token goes to one expert. The data is installed text, in place of C4: rows of
 512 tokens with spans taken out, and targets of 114 tokens with these spans. A group is a row, and
-an expert has at least 4 slots for it: in Switch-C 16 times its share of 512 tokens, and 72 times
-its share of 114.
+an expert has at least 4 slots per group. In Switch-C this is 16 times an expert's share of 512
+tokens, and 72 times its share of 114.
 
 The arguments set the number of devices: `lm.switch.switch_c(expert=512)`.
 """
@@ -35,7 +35,7 @@ VOCAB_SIZE = 32128  # whichever tokens the data has
 
 
 def t5_layer(*, hidden_dim: int, num_heads: int, head_dim: int = 64, gated: bool = False):
-    """A layer of T5 (Raffel et al. 2020); with `gated`, of T5 1.1, with GEGLU."""
+    """Returns a layer of T5 (Raffel et al. 2020); with `gated`, of T5 1.1, which has GEGLU."""
     layer = TransformerLayer.params()
     layer.attention.set(
         num_heads=num_heads, head_dim=head_dim, positions=RelativeBias.params(shared=True)
@@ -45,7 +45,7 @@ def t5_layer(*, hidden_dim: int, num_heads: int, head_dim: int = 64, gated: bool
 
 
 def t5(pattern, *, dim: int, num_layers: int, init_scale: float = 1.0, dropout_rate: float = 0.1):
-    """An encoder-decoder with the same number of layers on either side, and its training.
+    """Returns an experiment that trains an encoder-decoder with `num_layers` layers on each side.
 
     The layers of `pattern` alternate; the decoder's layers also get cross-attention. `init_scale`
     is the initial variance of a matrix, times its fan-in. The learning rate is
@@ -89,14 +89,14 @@ def set_dropout_rates(cfg, rate: float):
 
 
 def in_turn(layer, *, every: int, **mixture):
-    """`every` layers; in the last, experts like its feed-forward network replace this network."""
+    """Returns `every` layers; experts replace the feed-forward network of the last layer."""
     sparse = layer.copy()
     sparse.all(FeedForward).wrap(MoE, "expert", **mixture)
     return [layer] * (every - 1) + [sparse]
 
 
 def _switch(layer, *, num_experts: int, every: int, dim: int, num_layers: int):
-    """T5 with experts in each `every`-th layer, and small initial values (sec. 2.4)."""
+    """Returns a T5 with experts in each `every`-th layer, and small initial values (sec. 2.4)."""
     router = SwitchRouter.params(jitter=0.01, balance_loss=0.01)
     pattern = in_turn(layer, every=every, num_experts=num_experts, router=router)
     return t5(pattern, dim=dim, num_layers=num_layers, init_scale=0.1)
@@ -135,8 +135,8 @@ def t5_large(data: int = 32):
 def t5_11b(data: int = 32, model: int = 8):
     """T5-11B, tied logits and ReLU of 65,536 features, 128 heads of 128; 11,307,321,344 weights.
 
-    As wide as T5-Large, with larger layers (Raffel et al. 2020, sec. 3.6). All heads together have
-    16 times the model's width.
+    It is as wide as T5-Large, with larger layers (Raffel et al. 2020, sec. 3.6). All heads together
+    have 16 times the model's width.
 
     lingo show --exp=lm.switch.t5_11b --weights
     """
@@ -217,7 +217,7 @@ def switch_c(expert: int = 2048):
 
 
 def on_docstrings(cfg, *, num_steps: int):
-    """Trains on docstrings: 256 bytes of a row remain after spans of 8 are taken out."""
+    """Trains on docstrings: 256 bytes of a row remain after spans of 8 bytes are taken out."""
     data = SpanCorruption.params(
         source=Docstrings.params(split="train"),
         batch_size=4,
@@ -268,7 +268,8 @@ def tiny_distilled(
     `teacher` is that run, with `num_experts` experts. With `starts_from_teacher` the student begins
     with the teacher's weights, except the experts. `teacher_share` 1 means only soft labels, 0 only
     hard ones. Published (Fedus et al. 2022, table 6): soft labels keep 3 % of the teacher's gain
-    over T5-Base; also with the teacher's weights, 20 %; also with a share of 0.25, 29 %.
+    over T5-Base. With the teacher's weights as well they keep 20 %; with a share of 0.25 as well,
+    29 %.
 
     lingo train --exp=lm.switch.tiny_switch --logdir=runs/switch
     lingo train --exp=lm.switch.tiny_distilled --logdir=runs/distilled \\

@@ -36,11 +36,11 @@ class Recipe(NamedTuple):
     rate: float
     num_steps: int  # until a linear fall of the rate reaches 0
     warmup_steps: int = 0
-    start_step: int = 0  # of the warm-up
+    start_step: int = 0  # step at which the warm-up starts
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.01
-    num_devices: int | None = None  # of the entry; None: not published
+    num_devices: int | None = None  # number of devices of the entry; None: not published
 
 
 V07 = {  # by batch size: Google's entries to round 0.7
@@ -94,13 +94,13 @@ def v07(
 ):
     """BERT-Large with the settings of Google's entries to round 0.7; 336,226,108 weights.
 
-    Batches of 256 rows are of the entry with 16 chips of TPU v4, 3,072 of 128 chips of v4, 768 of a
-    cloud's slice, 8,192 of 4,096 chips of v3, whose result was 23.567 seconds (Kumar et al. 2021).
-    There the rate rises from step -76 for 287 steps, and then jumps to a line that falls to 0 at
-    step 560. A run is evaluated after every 500,000 rows.
+    Each batch size is the size of one entry: 256 rows with 16 chips of TPU v4, 768 with a slice of
+    a cloud, 3,072 with 128 chips of v4, and 8,192 with 4,096 chips of v3. The last entry's result
+    was 23.567 seconds (Kumar et al. 2021). Its rate rises from step -76 for 287 steps, and then
+    jumps to a line that falls to 0 at step 560. A run is evaluated after every 500,000 rows.
 
-    `data` is the number of devices; None: the entry's, where a chip of TPU v3 is two devices, or
-    for 768 rows 256.
+    `data` is the number of devices, by default the entry's, where a chip of TPU v3 is two devices.
+    For 768 rows the default is 256.
 
     lingo show --exp=mlperf.bert.v07 --plot_schedule
     """
@@ -186,7 +186,7 @@ def _schedule(recipe: Recipe) -> Any:
 
 
 def _published_weights(checkpoint: str | None):
-    """Returns what reads a checkpoint of Devlin et al.'s program, such as MLPerf's."""
+    """Returns a WarmStart from a checkpoint of Devlin et al.'s program, such as MLPerf's."""
     if checkpoint is None:
         return None
     return WarmStart.params(

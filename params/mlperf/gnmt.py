@@ -55,7 +55,7 @@ V07_POD = Recipe(8192, 4.5e-3, 150, 1924, 241)
 
 
 def gnmt(*, dim: int = 1024, num_layers: int = 4, dropout_rate: float = 0.2):
-    """An encoder-decoder of LSTMs; initial matrices are uniform in -0.1..0.1."""
+    """Returns an encoder-decoder of LSTMs; initial matrices are uniform in -0.1..0.1."""
     init = Uniform.params(limit=0.1)
     network = NETWORK.copy().set(use_hidden_bias=True)
     shape = {"num_layers": num_layers, "network": network, "dropout_rate": dropout_rate}
@@ -76,7 +76,10 @@ def gnmt(*, dim: int = 1024, num_layers: int = 4, dropout_rate: float = 0.2):
 
 
 def schedule(recipe: Recipe):
-    """Rises exponentially from 0.01, then is halved four times; boundaries are last steps."""
+    """Returns a schedule that rises exponentially from 0.01, then is halved four times.
+
+    Its boundaries are the last steps before a halving.
+    """
     first = recipe.decay_step - 1 - recipe.warmup_steps
     return Warmup.params(
         num_steps=recipe.warmup_steps,
@@ -121,9 +124,9 @@ def _experiment(recipe: Recipe, *, folder: str, vocab_size: int, data: int, epoc
 def reference(folder: str = "~/wmt16", vocab_size: int = VOCAB_SIZE, data: int = 32):
     """GNMT of MLPerf: 4 + 4 LSTMs of width 1024; 160,671,297 weights.
 
-    With 32,317 tokens, `vocab_size=32317`, it has 160,665,150. The rate is 0.001, halved at step
-    4,000 and three more times, every 500 steps. MLPerf leaves the batch size open: with 4,096 pairs
-    the last halving comes after 6.5 epochs.
+    With 32,317 tokens, `vocab_size=32317`, it has 160,665,150 weights. The rate is 0.001. It is
+    halved at step 4,000, and three more times, every 500 steps. MLPerf leaves the batch size open:
+    with 4,096 pairs the last halving comes after 6.5 epochs.
 
     lingo show --exp=mlperf.gnmt.reference --weights
     lingo train --exp='mlperf.gnmt.reference(folder="~/wmt16")' --logdir=runs/gnmt
@@ -135,8 +138,8 @@ def reference(folder: str = "~/wmt16", vocab_size: int = VOCAB_SIZE, data: int =
 def v07_pod(folder: str = "~/wmt16", vocab_size: int = VOCAB_SIZE, data: int = 1024):
     """GNMT in batches of 8,192 pairs, by round 0.7; 160,671,297 weights.
 
-    Google's entry with 1,024 cores of TPU v3. Its result was 2.101 minutes (MLCommons'
-    training_results_v0.7).
+    It has the settings of Google's entry with 1,024 cores of TPU v3. The entry's result was
+    2.101 minutes (MLCommons' training_results_v0.7).
 
     lingo show --exp=mlperf.gnmt.v07_pod --plot_schedule
     """

@@ -78,9 +78,10 @@ def _to_target(cfg: Any, *, benchmark: Benchmark) -> Any:
 def digits(epochs: int = 12, batch_size: int = 32):
     """A small form: a ResNet of 14 layers on scikit-learn's digits, by the rules of ResNet-50.
 
-    50,882 weights. LARS with a rate of 4, two epochs of warm-up and a square fall, and an
-    evaluation after each epoch. A run ends when 97 % of 334 held-out digits are right, after five
-    to eight epochs. Its log says that it is a small form; its time is not the benchmark's.
+    The model has 50,882 weights. The optimizer is LARS with a rate of 4, two epochs of warm-up and
+    a quadratic decay. An evaluation follows each epoch. A run ends when 97 % of 334 held-out digits
+    are right, after five to eight epochs. Its log says that it is a small form; its time is not the
+    benchmark's.
 
     lingo train --exp=mlperf.resnet.digits --logdir=runs/digits
     lingo benchmark --exp=mlperf.resnet.digits --logdir=runs/benchmark --runs=5

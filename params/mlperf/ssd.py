@@ -38,8 +38,9 @@ def v06_pod(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str
 def v07_pod(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str | None = None):
     """Like `v06_pod`, with the same target, by the rules of round 0.7.
 
-    Its drops after epochs 56 and 70 are 1.4 times 40 and 50, a ratio that the rules of this round
-    allow. Google's entry with 4,096 chips had batches of 4,096 and drops after epochs 72 and 90.
+    Its rate drops after epochs 56 and 70, which are 1.4 times 40 and 50; the rules of this round
+    allow this ratio. Google's entry with 4,096 chips had batches of 4,096 and drops after epochs 72
+    and 90.
 
     lingo show --exp=mlperf.ssd.v07_pod --plot_schedule
     lingo train --exp='mlperf.ssd.v07_pod(folder="coco")' --logdir=runs/ssd
@@ -67,8 +68,8 @@ def _to_target(cfg: Any, *, benchmark: Benchmark) -> Any:
 def digit_scenes(batch_size: int = 32, num_steps: int = 600):
     """A small form: `image.ssd.scenes`, digits in drawn scenes, by the rules of SSD.
 
-    644,484 weights. A run ends at an average precision of 40 % on 512 held-out scenes, evaluated
-    after every 50 steps of 32 images. Its log says that it is a small form.
+    The model has 644,484 weights. A run ends at an average precision of 40 % on 512 held-out
+    scenes, evaluated after every 50 steps of 32 images. Its log says that it is a small form.
 
     lingo train --exp=mlperf.ssd.digit_scenes --logdir=runs/scenes
     """

@@ -61,7 +61,7 @@ V07_SMALL = Recipe(512, 1.875, 1107, 0.9, 0.98, 6)
 
 
 def _model():
-    """The benchmark's model: no bias in attention, and a layer norm at the end of both sides."""
+    """Returns the benchmark's model: attention without bias, and both sides end with a norm."""
     params = transformer(
         dim=DIM,
         hidden_dim=4 * DIM,
@@ -107,7 +107,10 @@ def _experiment(recipe: Recipe, benchmark: Benchmark, *, folder: str, **axes: in
 
 
 def evaluation(beam: Any, *, every_steps: int, target: float):
-    """Translates all held-out sentences; the run ends at an uncased BLEU of `target`."""
+    """Returns an evaluation of all held-out sentences that ends a run at a BLEU of `target`.
+
+    The BLEU is uncased.
+    """
     return Evaluation.params(
         every_steps=every_steps,
         metric="heldout/bleu_uncased",
@@ -121,7 +124,7 @@ def evaluation(beam: Any, *, every_steps: int, target: float):
 def reference(folder: str = "~/wmt17", data: int = 8):
     """Transformer-big of MLPerf: 6 + 6 layers, width 1024, 16 heads; 210,804,736 weights.
 
-    The settings of MLPerf's reference: 4,096 tokens a step, 16,000 steps of warm-up.
+    It has the settings of MLPerf's reference: 4,096 tokens a step, 16,000 steps of warm-up.
 
     lingo show --exp=mlperf.transformer.reference --weights
     lingo train --exp='mlperf.transformer.reference(folder="~/wmt17")' --logdir=runs/transformer
@@ -133,8 +136,8 @@ def reference(folder: str = "~/wmt17", data: int = 8):
 def v06_pod(folder: str = "~/wmt17", data: int = 512, model: int = 4):
     """Transformer-big in batches of 2,048 rows, by round 0.6; 210,804,736 weights.
 
-    Google's entry with 2,048 cores of TPU v3. Four cores shared each part of the batch. Its result
-    was 0.848 minutes (MLCommons' training_results_v0.6).
+    It has the settings of Google's entry with 2,048 cores of TPU v3, where four cores shared each
+    part of the batch. The entry's result was 0.848 minutes (MLCommons' training_results_v0.6).
 
     lingo show --exp=mlperf.transformer.v06_pod --plot_schedule
     """
@@ -145,8 +148,8 @@ def v06_pod(folder: str = "~/wmt17", data: int = 512, model: int = 4):
 def v07_pod(folder: str = "~/wmt17", data: int = 2048, model: int = 4):
     """Transformer-big in batches of 2,048 rows, by round 0.7; 210,804,736 weights.
 
-    Google's entry in TensorFlow with 8,192 cores of TPU v3. Its result was 0.355 minutes
-    (MLCommons' training_results_v0.7).
+    It has the settings of Google's entry in TensorFlow with 8,192 cores of TPU v3. The entry's
+    result was 0.355 minutes (MLCommons' training_results_v0.7).
 
     lingo show --exp=mlperf.transformer.v07_pod --plot_schedule
     """
@@ -168,7 +171,7 @@ def v07_jax(folder: str = "~/wmt17", data: int = 2048, model: int = 4):
 def v07_small(folder: str = "~/wmt17", data: int = 32):
     """Transformer-big in batches of 512 rows, by round 0.7; 210,804,736 weights.
 
-    The settings of Google's code of round 0.7 for batches of 512: an epoch has 1,107 steps.
+    It has the settings of Google's code of round 0.7 for batches of 512: an epoch has 1,107 steps.
 
     lingo show --exp=mlperf.transformer.v07_small --plot_schedule
     """
@@ -182,9 +185,9 @@ NUMBERS = 3600  # training numbers, approximately
 def numbers(batch_size: int = 64, epochs: float = 40.0):
     """A small form: number words from English to Esperanto, by the rules of Transformer.
 
-    2 + 2 of the benchmark's layers, of width 64; 253,312 weights. The rate grows with the root of
-    the batch. A run ends at 95 BLEU on 200 held-out numbers, which are translated after each epoch.
-    Its log says that it is a small form. Needs `pip install 'lingo-tf[text]'`.
+    The model has 2 + 2 of the benchmark's layers, of width 64, and 253,312 weights. The rate grows
+    with the root of the batch. A run ends at 95 BLEU on 200 held-out numbers, which are translated
+    after each epoch. Its log says that it is a small form. Needs `pip install 'lingo-tf[text]'`.
 
     lingo train --exp=mlperf.transformer.numbers --logdir=runs/numbers
     """

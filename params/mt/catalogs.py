@@ -78,7 +78,7 @@ def _layer(hidden_dim: int = HIDDEN_DIM):
 
 
 def _sparse(num_experts: int):
-    """A dense layer, and a layer with experts of half its features."""
+    """Returns a dense layer, and a layer with experts of half its features."""
     router = GShardRouter.params(balance_scale="switch")
     pattern = in_turn(
         _layer(), every=2, num_experts=num_experts, router=router, capacity_factor=2.0

@@ -7,11 +7,11 @@ features; its width is 1024, its vocabulary 64,000. The published sizes leave ou
 
 Here, as in Lingvo's Transformers, layers have a layer norm before each part and no biases of
 products, and there is no norm at the end: 10 L d more weights, up to 0.018 %. Each device has a
-stage of the encoder and one of the decoder; in GPipe it has a part of the whole. As in the paper,
-deep models are trainable because the initial weights of feed-forward networks shrink with the
-number of layers, and logits are limited. The paper gives no details: here standard deviations are
-divided by the layers of a side, and a tanh keeps logits within 30. It does not give the optimizer
-either; here it is the one in `params/mt/wmt14.py`.
+stage of the encoder and a stage of the decoder; in GPipe it has one part of the model. As in the
+paper, deep models are trainable because the initial weights of feed-forward networks shrink with
+the number of layers, and logits are limited. The paper gives no details: here standard deviations
+are divided by the layers of a side, and a tanh keeps logits within 30. The paper does not give the
+optimizer either; here it is the optimizer in `params/mt/wmt14.py`.
 
 The data are your own, in a folder, in place of 25 billion pairs:
 
@@ -58,9 +58,10 @@ def multilingual(
 ):
     """T(L, H, A) of GPipe, from any language to English; T(6, 8192, 16) has 407,957,504 weights.
 
-    Without norms it has 407,896,064, published as 400M; T(24, 8192, 16) and T(12, 16384, 32) have
-    1,238,368,256 (1.3B), T(32, 16384, 32) 3,083,862,016 (3B), T(64, 16384, 32) 6,036,652,032 (6B),
-    in 2, 4, 4, 8 and 16 partitions, which are stages here; `data` pipelines share a batch.
+    Without norms it has 407,896,064 weights, published as 400M, in 2 partitions. T(24, 8192, 16)
+    and T(12, 16384, 32) have 1,238,368,256 (1.3B) in 4 partitions, T(32, 16384, 32) has
+    3,083,862,016 (3B) in 8, and T(64, 16384, 32) has 6,036,652,032 (6B) in 16. Partitions are
+    stages here; `data` pipelines share a batch.
     Published: T(24, 8192, 16) is better than T(12, 16384, 32) for languages with few pairs;
     T(64, 16384, 32) is better than bilingual models in every language. Built and counted, never
     trained.

@@ -41,7 +41,7 @@ def _layer(*, head_dim: int):
 
 
 def _experiment(pattern, *, num_layers: int, batch_size: int):
-    """An encoder-decoder whose layers alternate in `pattern`, half of them on either side."""
+    """Returns an experiment whose layers alternate in `pattern`, half of them on either side."""
     encoder = Repeat.params(
         layer=[Remat.params(layer=layer) for layer in pattern], num_layers=num_layers // 2
     )

@@ -47,7 +47,7 @@ def transformer(
     heads: Mapping[str, Any],
     **model: Any,
 ):
-    """An encoder-decoder with layer norms and sinusoids; `heads` has fields of all attentions.
+    """Returns an encoder-decoder with layer norms and sinusoids; all attentions get `heads`.
 
     Each side has `num_layers` layers. As in the paper, only token vectors are multiplied by
     sqrt(d), and the output of a stack has no dropout.
@@ -71,7 +71,7 @@ def transformer(
 
 
 def pairs(folder: str, name: str, *, vocab_size: int, batch_size: int, length: int):
-    """Packed rows of the pairs in a folder's tables, tokenized by its pieces.model."""
+    """Returns an input that packs a folder's pairs into rows, tokenized by its pieces.model."""
     return PairInput.params(
         source=TsvPairs.params(pattern=f"{folder}/{name}"),
         tokenizer=SentencePiece.params(model=f"{folder}/pieces.model", vocab_size=vocab_size),

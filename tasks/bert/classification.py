@@ -37,14 +37,14 @@ class ClassificationInput(PlannedInput):
     """Rows `[CLS] text [SEP]`, or `[CLS] text [SEP] text [SEP]` for two texts.
 
     The source's pairs are a text and the name of its class. A text that is too long loses its last
-    tokens; of two texts, the longer one loses them first.
+    tokens. If there are two texts, the longer one loses tokens first.
     """
 
     source: PairSource = REQUIRED  # texts, each with its class
     tokenizer: Tokenizer  # how texts become integers
     labels: list[str]  # the names of the classes
     separator: str | None = None  # its first occurrence splits a text in two; None: one text
-    length: int = 128  # tokens a row
+    length: int = 128  # tokens per row
 
     def check(self) -> None:
         super().check()
@@ -66,7 +66,7 @@ class ClassificationInput(PlannedInput):
         return super().offers() | {"class_names": tuple(self.p.labels)}
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns rows by `example_id`, int64 [B].
+        """Returns the rows with ids (`example_id`) `numbers`, int64 [B].
 
         Returns:
             `tokens`, `types`, `segments`: int32 [B, T], as `fill_row` writes them;
@@ -115,9 +115,9 @@ class ClassificationInput(PlannedInput):
 
 
 class TextClassification(Task):
-    """Cross-entropy of a text's class, by a linear layer on the vector of `Bert.pool`.
+    """Cross-entropy of a text's class; a linear layer reads the text's vector from `Bert.pool`.
 
-    Metrics are the cross-entropy, `loss`, the `accuracy`, and the means over classes of precision,
+    Metrics are `loss` (the cross-entropy), `accuracy`, and the means over classes of precision,
     recall and F1. TensorBoard shows the confusion of classes, and some texts.
 
     Batches: `tokens`, `types`, `segments`, int32 [B, T]; `labels`, int32 [B]; `weights`, float32
@@ -128,7 +128,7 @@ class TextClassification(Task):
     vocab_size: int  # number of token ids; the input offers it
     class_names: tuple[str, ...]  # [C]; the input offers them
     dropout_rate: float = 0.1  # of a text's vector
-    head: Linear = DENSE  # from this vector to logits
+    head: Linear = DENSE  # from a text's vector to logits
 
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)

@@ -1,4 +1,4 @@
-"""BERT's pre-training rows of documents: one or two texts, with some tokens masked.
+"""Rows of documents for BERT's pre-training: one or two texts, with some tokens masked.
 
 A document is cut into chunks that fill a row. Text A is the beginning of a chunk. Text B is the
 rest, or in half of the rows a run from another document (next-sentence prediction, Devlin et al.
@@ -6,8 +6,8 @@ rest, or in half of the rows a run from another document (next-sentence predicti
 splits, new random texts and new masks.
 
 In BERT's own code a row has whole sentences, and the next row begins with the unused rest of a
-chunk. Here A ends after a `.`, `!` or `?` that the beginning of a word follows; as pieces do not
-tell spaces, this may also be inside of `np.sum` or `3.5`. The unused rest of a chunk may be read in
+chunk. Here A ends after a `.`, `!` or `?` before the beginning of a word. Pieces do not show
+spaces, so this may also be inside of `np.sum` or `3.5`. The unused rest of a chunk may be read in
 another epoch. A chunk that begins inside of a word is read from the next word on.
 
 Axes: B examples (rows), T tokens per row, K predictions per row, V vocabulary.
@@ -58,10 +58,10 @@ class BertInput(PlannedInput):
     """
 
     tokenizer: Tokenizer = REQUIRED  # with [MASK] and word pieces, such as LearnedWordPieces
-    length: int  # T, tokens a row
+    length: int  # T, tokens per row
     max_predictions: int  # K, the most tokens to predict in a row
     masking: Masking = TokenMasking  # chooses the tokens to predict
-    pairs: bool = True  # two texts a row; False: one text, and no `is_random`
+    pairs: bool = True  # two texts per row; False: one text, and no `is_random`
     short_fraction: float = 0.1  # share of the rows with a random shorter length
 
     def check(self) -> None:
@@ -80,7 +80,7 @@ class BertInput(PlannedInput):
         self.masking = self.p.masking.build()
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns a batch's arrays by `example_id`, int64 [B]; beyond a single pass, padding."""
+        """Returns arrays of the examples with ids `numbers`, int64 [B]; padding after one pass."""
         size = len(numbers)
         out = blank_rows(size, length=self.p.length, tokenizer=self.tokenizer)
         out |= {
@@ -97,7 +97,7 @@ class BertInput(PlannedInput):
         return super().specs() | rows | self._prediction_specs()
 
     def texts(self, number: int) -> Texts:
-        """Returns the texts of a row by its `example_id`, before masking.
+        """Returns the texts of the row with an `example_id`, before masking.
 
         Raises IndexError beyond a single pass.
         """
@@ -179,9 +179,9 @@ class BertInput(PlannedInput):
         return Texts(chunk[:end], second, is_random=True)
 
     def _split_points(self, chunk: np.ndarray) -> np.ndarray:
-        """Returns where a chunk may be split into A and B, int64 [number of places].
+        """Returns the positions at which A may end and B may begin, int64 [number of them].
 
-        A place is after a mark such as "." and before a word, or if there is none, before any word.
+        They follow a mark such as "." and precede a word. If there are none, they precede any word.
         """
         begins_word = ~self._vocabulary.continues_word[chunk[1:]]
         after_sentence = begins_word & np.isin(chunk[:-1], self._sentence_ends)
@@ -190,7 +190,7 @@ class BertInput(PlannedInput):
     def _other_text(
         self, document: int, room: int, document_bits: int, begin_bits: int
     ) -> np.ndarray:
-        """Returns a run of another document, int32 [at most `room`], by random bits."""
+        """Returns tokens from another document, int32 [at most `room`], chosen by random bits."""
         other = _below(document_bits, len(self.index.units) - 1)
         other += other >= document
         size = int(self.index.units[other])
@@ -210,5 +210,5 @@ class BertInput(PlannedInput):
 
 
 def _below(bits: int, size: int) -> int:
-    """Returns a number in 0..size - 1 by 32 random bits."""
+    """Maps 32 random bits to a number in 0..size - 1."""
     return bits * size >> 32

@@ -1,8 +1,8 @@
 """Chooses and replaces the tokens of a row that BERT predicts (Devlin et al. 2019, sec. 3.1).
 
-The model predicts 15 % of the tokens. It reads [MASK] for 80 % of these, a random token for 10 %,
-the token itself for 10 %. The choice is of single tokens, of whole words or of spans of words, and
-is a function of (ids, key): the same key gives the same row.
+The model predicts 15 % of the tokens. In place of these tokens it reads [MASK] (80 %), a random
+token (10 %) or the token itself (10 %). The choice is of single tokens, of whole words or of spans
+of words, and is a function of (ids, key): the same key gives the same row.
 
 Axes: T tokens of a row, K predictions, V vocabulary, W words, P chosen tokens.
 """
@@ -34,7 +34,7 @@ class Vocabulary(NamedTuple):
 class Choice(NamedTuple):
     """The chosen tokens of a row.
 
-    Tokens of one group get the same fate: [MASK], a random token, or unchanged.
+    All tokens of a group are replaced by [MASK], or all by random tokens, or all stay unchanged.
     """
 
     positions: np.ndarray  # int64 [P], each once
@@ -51,7 +51,7 @@ class MaskedRow(NamedTuple):
 
 
 def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """Returns a tokenizer's properties; raises DataError if it has no [MASK] or tells no words."""
+    """Returns properties of a tokenizer; raises DataError if it lacks [MASK] or word boundaries."""
     mask_id, special = tokenizer.special_id(MASK), tokenizer.special_ids()
     if mask_id is None:
         raise DataError(
@@ -90,8 +90,9 @@ class Masking(Configurable, interface=True):
 
         Args:
             words: int64 [W, 2], the first position of each word and the position after its last.
-            limit: the most tokens, at least 1. If every word is longer, whole words exceed it.
-            key: its two words are scalars on the host.
+            limit: the largest number of tokens, at least 1. Whole words exceed it if every word is
+                longer.
+            key: a random key of two scalars, in NumPy.
         """
         raise NotImplementedError(f"{type(self).__name__} has no choose")
 
@@ -102,7 +103,7 @@ class Masking(Configurable, interface=True):
 
         Args:
             ids: int32 [T], a row of tokens, padding included.
-            key: its two words are scalars on the host.
+            key: a random key of two scalars, in NumPy.
             vocabulary: properties of the row's tokenizer.
             max_predictions: K.
         """
@@ -158,7 +159,8 @@ class WholeWordMasking(Masking):
     """Whole words, as in the authors' later models: a word is chosen with all of its pieces.
 
     Words are taken in random order. A word with more pieces than may still be chosen is skipped. In
-    a row whose words are all too long, a shortest one is chosen. Each piece has its own fate.
+    a row whose words are all too long, a shortest one is chosen. The pieces of a word may get
+    different replacements.
     """
 
     def choose(self, words: np.ndarray, limit: int, key: random.Key) -> Choice:
@@ -179,7 +181,8 @@ class SpanMasking(Masking):
 
     The number of a span's words is geometric (p = 0.2) and at most 10, with a mean of 3.8. A span
     begins at a random word that is not chosen yet. It ends before a chosen word, at the end of its
-    text, or where the limit allows no further word. All tokens of a span get the same fate.
+    text, or where the limit allows no further word. All tokens of a span are replaced by [MASK], or
+    all by random tokens, or all stay unchanged.
 
     SpanBERT's own code cuts the last word of a row's last span. Here every word stays whole, and in
     a row whose words are all too long, a shortest one is chosen.

@@ -134,7 +134,7 @@ class Bert(Layer):
         Args:
             tokens: int32 [B, T], below V.
             types: int32 [B, T], below S; None: zeros. Ignored if the model has no types.
-            inputs: `segments`, as tokens see only their own segment, and `position_ids`.
+            inputs: `position_ids`, and `segments`; a token sees only its own segment.
         """
         inputs = with_position_ids(inputs, tokens)
         x = embed_tokens(
@@ -174,8 +174,8 @@ class MaskedHead(Layer):
     """Computes logits of masked tokens with the table of the input (Devlin et al. 2019, sec. 3.1).
 
     A linear layer, an activation and a norm come before the product with the table, as in the
-    authors' program. It gets the chosen positions only, as logits of all positions would be the
-    largest tensor; `select_positions` selects them.
+    authors' program. The input has only the chosen positions (see `select_positions`), because
+    logits of all positions would be the largest tensor.
 
     Weights:
         bias: [V], added to the logits, initially zeros.

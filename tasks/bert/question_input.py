@@ -31,7 +31,7 @@ _NUM_SPECIAL = 3  # [CLS] question [SEP] text [SEP]
 class _Encoded(NamedTuple):
     question: np.ndarray  # int32 [its tokens]
     context: np.ndarray  # int32 [its tokens]
-    offsets: np.ndarray  # int64 [tokens of the context, 2], first character, and one after the last
+    offsets: np.ndarray  # int64 [tokens of the context, 2], each token's first character and end
     answer: tuple[int, int]  # first and last token of the answer in the context
 
 
@@ -52,7 +52,7 @@ class QuestionInput(Input):
 
     source: QuestionSource  # where questions are
     tokenizer: LibraryTokenizer  # how texts become integers, and where tokens are in the text
-    length: int = 384  # T, tokens a row
+    length: int = 384  # T, tokens per row
     stride: int = 128  # tokens between the beginnings of two rows of one text
     max_question: int = 64  # tokens of a question; later ones are left out
     max_answer: int = 30  # tokens of the longest predicted answer
@@ -88,11 +88,11 @@ class QuestionInput(Input):
         return self._read(None)
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns rows by `example_id`, int64 [B].
+        """Returns the rows with ids (`example_id`) `numbers`, int64 [B].
 
         Returns:
             `tokens`, `types`, `segments`: int32 [B, T], as `fill_row` writes them;
-            `starts`, `ends`: int32 [B], first and last token of the answer; 0 in a row without it.
+            `starts`, `ends`: int32 [B], first and last token of the answer; 0 without an answer.
         """
         out = blank_rows(len(numbers), length=self.p.length, tokenizer=self.tokenizer)
         out |= {name: np.zeros(len(numbers), np.int32) for name in ("starts", "ends")}
@@ -135,9 +135,9 @@ class QuestionInput(Input):
 
         `predictions` has `start_logits` and `end_logits`, float32 [N, T], of the first N rows. A
         question's answer is the span of at most `max_answer` tokens with the largest sum of both
-        logits in all of its rows, copied from the text with case and spaces. The most similar right
-        answer counts (Rajpurkar et al. 2016, sec. 6.1). Only questions whose rows are all
-        predicted are scored; both scores are NaN if no question is.
+        logits in all of its rows, copied from the text with case and spaces. It is compared with
+        the most similar right answer (Rajpurkar et al. 2016, sec. 6.1). Only questions whose rows
+        are all predicted are scored; both scores are NaN if no question is.
         """
         rows = self._order.indices(np.arange(len(predictions["start_logits"])))
         num_missing = Counter(window.question for window in self.windows)

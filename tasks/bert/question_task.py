@@ -1,4 +1,4 @@
-"""Question answering by spans: the first and the last token of the answer in a text.
+"""Question answering: predicts the first and the last token of the answer in a text.
 
 Axes: B batch, T positions, D model width.
 """
@@ -25,7 +25,7 @@ _PADDING_LOGIT = np.float32(-1e9)
 class QuestionAnswering(Task):
     """Mean cross-entropy of the first and the last token of answers (Devlin et al. 2019, sec. 4.2).
 
-    Metrics are the cross-entropy, `loss`, and `accuracy`, the fraction of rows whose likeliest
+    Metrics are `loss` (the cross-entropy) and `accuracy`, the fraction of rows whose likeliest
     first and last token are both right. `QuestionInput` adds exact match and F1 of whole questions.
 
     Batches: `tokens`, `types`, `segments`, int32 [B, T]; `starts`, `ends`, int32 [B]; `weights`,
@@ -34,7 +34,7 @@ class QuestionAnswering(Task):
 
     model: Bert = Bert.params(pooler=None)  # from tokens to vectors
     vocab_size: int  # number of token ids; the input offers it
-    head: Linear = DENSE  # from a token's vector to the logits of being first and being last
+    head: Linear = DENSE  # from a token's vector to two logits: it is first, it is last
 
     def setup(self) -> None:
         p = self.p
@@ -86,5 +86,8 @@ def _answer_spans(batch: Batch) -> tf.Tensor:
 
 
 def _span_losses(logits: tf.Tensor, batch: Batch) -> Any:
-    """Returns each row's mean of both cross-entropies, float32 [B], for logits [B, 2, T]."""
+    """Returns each row's mean cross-entropy of first and last token, float32 [B].
+
+    `logits` are [B, 2, T].
+    """
     return tf.reduce_mean(cross_entropy(logits, _answer_spans(batch)), axis=-1)

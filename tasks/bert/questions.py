@@ -73,9 +73,9 @@ class SquadFiles(QuestionSource):
 
 
 def read_squad(data: bytes, path: str) -> Iterator[Question]:
-    """Yields the questions of a file in SQuAD's format; `path` is for errors.
+    """Yields the questions of a file in SQuAD's format; error messages name its `path`.
 
-    Raises DataError, which names the article and the question, for another format.
+    Raises DataError, which names the article and the question, for a file in another format.
     """
     try:
         articles = json.loads(data)["data"]
@@ -129,7 +129,7 @@ class DocstringQuestions(QuestionSource):
     """Questions about the arguments and results of functions, answered by their docstrings.
 
     Docstrings in Google's style list arguments as `name: description`. The first sentence of the
-    description answers "What is NAME?", the first one of `Returns:` answers "What is returned?".
+    description answers "What is NAME?", the first of `Returns:` answers "What is returned?".
     Questions come from these two templates; texts and answers are real. All questions about one
     docstring are in the same split.
     """

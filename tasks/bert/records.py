@@ -29,7 +29,7 @@ from lingo.data.sources import tfrecord
 
 
 class Column(NamedTuple):
-    """An array of a row."""
+    """How records store one array of a row."""
 
     feature: str  # name in the records
     size_field: str  # field with its length, "" for one number
@@ -54,7 +54,7 @@ class BertExamples(DecodedRecords, MatchingFiles):
     A `BertRecords` passes `length`, `max_predictions` and `vocab_size` down to its source.
     """
 
-    length: int  # T, tokens a row
+    length: int  # T, tokens per row
     max_predictions: int  # K, the most tokens to predict in a row
     vocab_size: int  # all token ids are smaller
 
@@ -110,7 +110,7 @@ class BertRecords(Input):
     """
 
     source: BertExamples = REQUIRED  # BertExamples(pattern=...), a path or glob
-    length: int = 512  # T, tokens a row
+    length: int = 512  # T, tokens per row
     max_predictions: int = 76  # K, the most tokens to predict in a row
     vocab_size: int = 30_522  # token ids of the vocabulary that made the records
     shuffle: bool = True  # a new order each epoch; False: the files' order
@@ -140,7 +140,7 @@ class BertRecords(Input):
         return len(self.index.size)
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns a batch's arrays by `example_id`, int64 [B]; beyond a single pass, zeros."""
+        """Returns arrays of the examples with ids `numbers`, int64 [B]; zeros after one pass."""
         has_content = self.p.repeat | (numbers < self.num_examples())
         rows = np.zeros(len(numbers), self.source.dtype())
         texts = self.index.texts(self._order().indices(numbers[has_content]))
@@ -175,5 +175,5 @@ class BertRecords(Input):
 
 
 def _dtype(name: str) -> str:
-    """Returns the type of an array in a document, little-endian on every machine."""
+    """Returns the NumPy type of an array in a document, little-endian on every machine."""
     return "<f4" if name == _FLOATS else "<i4"

@@ -33,8 +33,8 @@ def fill_row(
 ) -> int:
     """Writes one or two texts, int32 [their tokens], into `ROW_ARRAYS` of a blank row, int32 [T].
 
-    `tokens` gets the tokenizer's start, and its end after each text; `types` gets the number of
-    each token's text, 0 or 1; `segments` gets 1. Returns the number of tokens in the row.
+    `tokens` gets the tokenizer's start token, and its end token after each text. `types` gets the
+    number of each token's text, 0 or 1; `segments` gets 1. Returns the number of tokens in the row.
     """
     at = 1
     row["tokens"][0] = tokenizer.start_id
@@ -50,7 +50,7 @@ def fill_row(
 def cut_texts(texts: Sequence[np.ndarray], *, max_tokens: int) -> list[np.ndarray]:
     """Returns one or two texts with at most `max_tokens` in all, by cutting the longer one first.
 
-    Two texts are cut to the same length, up to one token, before the shorter one loses any.
+    Two texts are cut to the same length, up to one token, before the shorter one loses any token.
 
     >>> [ids.tolist() for ids in cut_texts([np.arange(5), np.arange(2)], max_tokens=5)]
     [[0, 1, 2], [0, 1]]

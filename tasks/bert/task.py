@@ -29,22 +29,22 @@ class BertPretraining(Task):
 
     The first is a mean over the masked tokens of the whole batch, the second a mean over its rows.
     The loss is their sum, in nats. Examples of weight 0 are ignored. A batch without `is_random`
-    has one text per row: set `next_sentence=None`, which also removes the pooler, or freeze both by
-    the optimizer `Frozen`.
+    has one text per row: set `next_sentence=None`, which also removes the pooler, or freeze
+    `next_sentence` and the pooler by the optimizer `Frozen`.
 
-    Metrics are `masked_loss`, `masked_accuracy`, `loss`, which is the sum of the losses, and for
-    pairs `next_sentence_loss` and `next_sentence_accuracy`.
+    Metrics are `masked_loss`, `masked_accuracy` and `loss` (the sum of the two losses). Batches of
+    pairs also have `next_sentence_loss` and `next_sentence_accuracy`.
 
     Batches: `tokens`, `types` and `segments` (0: padding), int32 [B, T], and optionally
-    `positions`, int32 [B, T]; `masked_positions` and `masked_ids`, the tokens before masking, int32
-    [B, K]; `masked_weights`, float32 [B, K], 1 for a masked token, then 0; `is_random`, int32 [B],
-    1 if the second text comes from another document; `weights`, float32 [B].
+    `positions`, int32 [B, T]; `masked_positions`, and `masked_ids` (the tokens before masking),
+    int32 [B, K]; `masked_weights`, float32 [B, K], 1 for a masked token, then 0; `is_random`, int32
+    [B], 1 if the second text comes from another document; `weights`, float32 [B].
     """
 
     vocab_size: int  # V; the input offers it
     model: Bert = Bert  # from tokens to vectors
     head: MaskedHead = MaskedHead  # from vectors of masked tokens to logits
-    next_sentence: Linear | None = DENSE  # from the pooled vector to 2 logits; None: one text a row
+    next_sentence: Linear | None = DENSE  # from the pooled vector to 2 logits; None: one text
 
     def setup(self) -> None:
         p = self.p

@@ -47,7 +47,7 @@ class Snippets(PythonPackages, PairSource):
 
     heldout_fraction: float = 0.1  # share that is held out, chosen by a hash
     per_label: int = 4  # most snippets of each label from one file
-    unique: bool = True  # leave out a snippet whose text came before, in any split
+    unique: bool = True  # leave out a snippet if an earlier one in any split has the same text
 
     unit: ClassVar[str] = "snippet"
     identified_by: ClassVar[Part] = "source"
@@ -63,7 +63,7 @@ class Snippets(PythonPackages, PairSource):
         raise NotImplementedError(f"{type(self).__name__} has no candidates")
 
     def label(self, file: File, data: bytes) -> LabelledText | None:
-        """Returns a snippet with its label, or None to skip it; depends on the arguments only."""
+        """Returns a snippet with its label, or None to skip it; only the arguments decide."""
         raise NotImplementedError(f"{type(self).__name__} has no label")
 
     def quota(self, file: File) -> int:
@@ -274,8 +274,9 @@ class TokenKinds(Snippets):
     """`kind: x = «len»(y)` -> `name`: the kind of the token between « and », by `tokenize`.
 
     Kinds are comment, number, string, keyword, operator and name. The hash of a line chooses one of
-    the line's kinds, the first in this order with probability 1/2, the next with 1/4, and so on;
-    then a token of that kind. So rare kinds are asked for more often than they occur.
+    the kinds that the line has: the first in this order with probability 1/2, the next with 1/4,
+    and so on. It also chooses a token of that kind. So rare kinds are asked for more often than
+    they occur.
     """
 
     task = "kind"

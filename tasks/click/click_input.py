@@ -20,7 +20,7 @@ from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.ops import random
 
-_PAIRED = 6  # categorical features, the first ones; each pair adds a product to the logit
+_PAIRED = 6  # the first 6 categorical features; each pair adds a product to the logit
 _PROBED = 64  # examples in the digest that identifies the data
 
 
@@ -104,7 +104,7 @@ class ClickInput(ExampleInput):
         slopes = _standard(random.fold(root, 0), p.num_numbers)  # [N]
         features = random.fold(random.fold(root, 1), np.arange(num_features, dtype=np.uint32))
         terms, factors = np.moveaxis(_standard(random.fold(features, categories), 2), -1, 0)
-        factors = factors[:, :_PAIRED]  # [B, up to 6]; (sum^2 - sum of squares) / 2 is of all pairs
+        factors = factors[:, :_PAIRED]  # [B, up to 6]; all pairs: (sum^2 - sum of squares) / 2
         pairs = (np.square(factors.sum(1)) - np.square(factors).sum(1)) / 2
         num_pairs = max(1, math.comb(factors.shape[1], 2))
         logits = np.sqrt(_SHARES.numbers / p.num_numbers) * (numbers @ slopes)
@@ -127,7 +127,7 @@ class ClickInput(ExampleInput):
 
 
 class _Shares(NamedTuple):
-    """Parts of the variance of the planted logit."""
+    """Shares of the planted logit's variance; they add up to 1."""
 
     numbers: float
     categories: float
@@ -138,5 +138,5 @@ _SHARES = _Shares(numbers=0.35, categories=0.55, pairs=0.1)
 
 
 def _standard(key: random.Key, *sizes: int) -> np.ndarray:
-    """Returns float64 [..., *sizes], uniform with mean 0 and variance 1, of keys [...]."""
+    """Draws float64 [..., *sizes], uniform with mean 0 and variance 1, from keys [...]."""
     return (2.0 * random.uniform(key, *sizes) - 1.0) * np.sqrt(3.0)

@@ -71,9 +71,9 @@ class Mlp(Layer):
 class Dlrm(Layer):
     """The deep learning recommendation model (Naumov et al. 2019, sec. 2).
 
-    One network maps the numbers of an example to a vector; tables have a vector for each of its
-    categories. Another network maps the dot products of all pairs of these vectors, together with
-    the first vector, to the logit of a click.
+    One network maps the numbers of an example to a vector; tables have a vector for each of the
+    example's categories. Another network maps the dot products of all pairs of these vectors,
+    together with the first vector, to the logit of a click.
     """
 
     num_numbers: int  # N; the task offers it

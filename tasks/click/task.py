@@ -23,10 +23,10 @@ class ClickPrediction(Task):
 
     Metrics are this loss; `click_rate`, the share of examples with a click; `predicted_rate`, the
     mean predicted probability; and `auc`, the area under the logits' ROC curve. The area is exact
-    if `num_eval_examples` is set: a state then has three float64 numbers for each example of an
-    evaluation. Else it comes from a histogram of probabilities, and is off by at most `auc_error`.
-    If the data comes from a known model whose logits are in the batch, `planted_auc` is the area of
-    these logits: on average no model has a larger one.
+    if `num_eval_examples` is set: the metric's state then has three float64 numbers for each
+    example of an evaluation. Otherwise it comes from a histogram of probabilities, and is off by at
+    most `auc_error`. If the data comes from a known model whose logits are in the batch,
+    `planted_auc` is the area of these logits: on average no model has a larger one.
 
     Batches: `numbers`, any float type, [B, N]; `categories`, int32 [B, T], each below the
     vocabulary size of its feature; `labels`, int32 [B], 1 for a click, else 0; `weights`, float32
@@ -109,5 +109,5 @@ class ClickPrediction(Task):
 
 
 def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns the cross-entropy of labels, 0 or 1, [B], in nats, float32 [B]."""
+    """Returns the cross-entropy in nats, float32 [B], of labels [B], which are 0 or 1."""
     return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits)

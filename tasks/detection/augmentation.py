@@ -35,11 +35,12 @@ def train_example(
         size: height and width of the result, in pixels.
         crop: whether to crop; `CocoInput` crops better, before it decodes an image.
         flip_rate: probability of mirror images; 0 for letters and digits.
-        jitter: largest change of brightness, contrast and saturation, 0..1; of hue a quarter.
+        jitter: largest change of brightness, contrast and saturation, 0..1. Hue changes by at
+            most a quarter of it.
 
     Returns:
         The example, with `images`, [size, size, C] of the same type, and its boxes and labels.
-        Boxes whose middle is outside are absent; other arrays stay.
+        Boxes whose middle is outside are absent; other arrays stay unchanged.
 
     Raises:
         ValueError: if `images` is not an image, or a number is out of range.

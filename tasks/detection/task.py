@@ -37,12 +37,12 @@ class ObjectDetection(Task):
 
     Levels of uint8 images are scaled to 0..1; then the model sees (image - mean) / std.
 
-    Each object is matched with the anchor that overlaps it most; another anchor is matched with the
-    object that it overlaps by at least `min_overlap`. The loss has two terms, `boxes` and
+    Each object is matched with the anchor that overlaps it most. Any other anchor is matched with
+    an object that it overlaps by at least `min_overlap`. The loss has two terms, `boxes` and
     `classes`: sums over an image's anchors, divided by its number of matched anchors, then averaged
     over images. An image without an object has a loss of 0. `boxes` is the smooth L1 loss of the
     matched anchors' codes. `classes` is the cross-entropy of the matched anchors and of hard
-    negatives: for each matched anchor, the `negatives` unmatched ones of largest cross-entropy.
+    negatives: for each matched anchor, `negatives` unmatched anchors of largest cross-entropy.
 
     Predictions are boxes with a score above `min_score`, except those that overlap a likelier box
     of their class by more than `max_overlap`. Metrics are the terms of the loss and, if
@@ -171,7 +171,7 @@ class ObjectDetection(Task):
         return {"boxes": found.boxes, "box_labels": found.labels, "box_scores": found.scores}
 
     def _losses(self, outputs: AnchorOutputs, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the terms of the loss of each image, float32 [B]."""
+        """Returns name of a loss term -> its value for each image, float32 [B]."""
         p, labels = self.p, batch["box_labels"]
         if "is_crowd" in batch:
             labels = tf.where(batch["is_crowd"], 0, labels)

@@ -45,12 +45,12 @@ _RELATIONS = {
     "purpose": "purpose",
     "result": "result",
 }
-_DATE = datetime.date(2025, 1, 1)  # of the currencies
+_DATE = datetime.date(2025, 1, 1)  # the day whose currencies are taken
 _UNIT_NAME = re.compile(r"(?:duration|length|mass|volume|speed|angle|power|energy)-\w+")
 _NUMBERS = {"thousand": "1000", "million": "1000000", "billion": "1000000000"}
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z .'-]{1,19}")
 _FUNCTION = re.compile(r"def (?!test_)([a-z]\w{2,23})\(")
-_MAX_BYTES = 60  # of a value
+_MAX_BYTES = 60  # of a fact's value
 _HELDOUT_FRACTION = 0.1
 _OPERATIONS = {"+": (operator.add, 9999), "-": (operator.sub, 9999), "*": (operator.mul, 99)}
 """Sign -> operation, and the largest operand."""
@@ -122,7 +122,7 @@ def documented_facts(
 
 @functools.cache
 def arithmetic_facts() -> tuple[Fact, ...]:
-    """Returns the results of expressions of two numbers, always the same 10,000, sorted."""
+    """Returns 10,000 facts about expressions of two numbers, always the same facts, sorted."""
     rng, found = random.Random("arithmetic"), set[Fact]()
     while len(found) < _NUM_EXPRESSIONS:
         sign = "+-*"[int(rng.random() * 3)]
@@ -133,7 +133,7 @@ def arithmetic_facts() -> tuple[Fact, ...]:
 
 
 def result(expression: str) -> str | None:
-    """Returns the result of an expression of two numbers, such as `135+7721`; None for others."""
+    """Returns the result of an expression of two numbers, such as `135+7721`; else None."""
     if (match := _EXPRESSION.fullmatch(expression)) is None:
         return None
     apply, _ = _OPERATIONS[match[2]]
@@ -141,7 +141,7 @@ def result(expression: str) -> str | None:
 
 
 def _territory_facts() -> Iterator[Fact]:
-    """Yields facts about currencies, and territories with one currency or official language."""
+    """Yields facts about currencies, and about territories with just one currency or language."""
     from babel import Locale
     from babel.languages import get_official_languages
     from babel.numbers import get_territory_currencies
@@ -162,7 +162,7 @@ def _territory_facts() -> Iterator[Fact]:
 
 
 def _own_names() -> Iterator[Fact]:
-    """Yields the names of languages in the languages themselves."""
+    """Yields the name of each language in that language."""
     from babel import Locale
     from babel.localedata import locale_identifiers
 
@@ -175,7 +175,7 @@ def _own_names() -> Iterator[Fact]:
 
 
 def _words() -> Iterator[Fact]:
-    """Yields words, and names of languages and territories, in other languages."""
+    """Yields facts that translate words, and names of languages and territories."""
     from babel import Locale
 
     english = Locale("en")
@@ -189,7 +189,7 @@ def _words() -> Iterator[Fact]:
 
 
 def _vocabulary(code: str) -> dict[tuple[str, str], str]:
-    """Returns words of a language by (table, key) of the named thing."""
+    """Returns CLDR's names of units, days, languages, ... in a language: (table, key) -> name."""
     from babel import Locale
 
     locale, units = Locale(code), {}
@@ -210,7 +210,7 @@ def _vocabulary(code: str) -> dict[tuple[str, str], str]:
 
 
 def _number_word(pattern: object) -> str:
-    """Returns the word of a pattern for numbers, `0 Millionen`."""
+    """Returns the word in CLDR's pattern for large numbers, `Millionen` for `0 Millionen`."""
     return str(getattr(pattern, "pattern", pattern)).replace("0", "").strip("\u00a0 '.")
 
 

@@ -36,7 +36,7 @@ class DialogTokenizer(SentinelTokenizer):
     `decode` writes a sentinel as its word, between spaces.
     """
 
-    num_sentinels: int = len(SENTINELS)  # ids for sentinels; more than there are words stay unused
+    num_sentinels: int = len(SENTINELS)  # ids for sentinels; ids without a word stay unused
 
     def check(self) -> None:
         if self.p.num_sentinels < len(SENTINELS):
@@ -74,9 +74,9 @@ class DialogTokenizer(SentinelTokenizer):
 def response_prefix(
     context: Sequence[Turn], *, tokenizer: DialogTokenizer, max_tokens: int
 ) -> np.ndarray:
-    """Returns the tokens from which a response to turns is predicted, int32 [<= `max_tokens`].
+    """Returns the prompt for a response to turns: token ids, int32 [<= `max_tokens`].
 
-    These are the turns and RESPONSE; the start token before them is not included. Raises ParamError
+    It has the turns and RESPONSE; the start token before them is not included. Raises ParamError
     if there are no turns, or if `max_tokens` is less than 3.
     """
     if max_tokens < _SMALLEST_PREFIX or not context:
@@ -91,9 +91,9 @@ def response_prefix(
 def rating_prefix(
     response: Response, attribute: Attribute, *, tokenizer: DialogTokenizer, max_tokens: int
 ) -> np.ndarray:
-    """Returns the tokens from which a response's rating is predicted, int32 [<= `max_tokens`].
+    """Returns the prompt for a response's rating: token ids, int32 [<= `max_tokens`].
 
-    These are the context, the response and the attribute's sentinel, such as SENSIBLE. The rating
+    It has the context, the response and the attribute's sentinel, such as SENSIBLE. The rating
     that follows is one of `rating_ids`. The response is never cut. Raises ParamError like
     `response_prefix`, if response and attribute leave too few tokens for the context.
     """
@@ -106,9 +106,9 @@ def rating_prefix(
 
 
 def generative(response: Response, *, tokenizer: DialogTokenizer, length: int) -> Pair | None:
-    """Returns a context as the source, and the response with its end as the target.
+    """Returns a pair: the source is the context, the target is the response with an end token.
 
-    Together they have at most `length` tokens. None: the response leaves no room for a context.
+    Together they have at most `length` tokens. Returns None if there is no room for a context.
     """
     target = np.append(tokenizer.encode(response.turn.text), tokenizer.end_id).astype(np.int32)
     room = length - len(target)
@@ -121,18 +121,18 @@ def generative(response: Response, *, tokenizer: DialogTokenizer, length: int) -
 def discriminative(
     response: Response, *attributes: Attribute, tokenizer: DialogTokenizer, length: int
 ) -> Pair | None:
-    """Returns a context, response and first attribute as the source, its rating as the target.
+    """Returns a pair whose target is the rating of the first attribute.
 
-    The ratings of further attributes follow in the target. Together they have at most `length`
-    tokens. None: the response leaves no room for a context. Raises KeyError if the response lacks
-    one of the ratings.
+    The source is the context, the response and the first attribute. The ratings of further
+    attributes follow in the target. Together they have at most `length` tokens. Returns None if
+    there is no room for a context. Raises KeyError if the response lacks one of the ratings.
     """
     ratings = [tokenizer.rating_ids[response.turn.ratings[name]] for name in attributes]
     return _rated(response, attributes[0], ratings, tokenizer=tokenizer, length=length)
 
 
 def all_ratings(response: Response, *, tokenizer: DialogTokenizer, length: int) -> Pair | None:
-    """Like `discriminative`, but its target is rating 0 of all ATTRIBUTES, then rating 1 of all."""
+    """Like `discriminative`, but the target is rating 0 for each of ATTRIBUTES, then rating 1."""
     ratings = [rating for rating in tokenizer.rating_ids for _ in ATTRIBUTES]
     return _rated(response, ATTRIBUTES[0], ratings, tokenizer=tokenizer, length=length)
 
@@ -153,7 +153,7 @@ def _rated(
 
 
 def running_text(dialog: Dialog, *, tokenizer: DialogTokenizer, length: int) -> list[Pair]:
-    """Returns a dialog as targets without a source, for pre-training.
+    """Returns a dialog as pairs without a source, for pre-training.
 
     A dialog that is too long is cut between turns, into parts of at most `length` tokens. A single
     turn that is too long loses its end. The last part has an end token, unless its turn was cut.
@@ -169,7 +169,7 @@ def running_text(dialog: Dialog, *, tokenizer: DialogTokenizer, length: int) -> 
 
 
 def _join_turns(turns: Sequence[Turn], tokenizer: DialogTokenizer, room: int) -> np.ndarray:
-    """Returns as many of the last turns as there is room for, int32 [at most `room`]."""
+    """Returns the tokens of the last turns, as many as fit, int32 [at most `room`]."""
     ids = [
         np.append(tokenizer.sentinel(_SPEAKERS[turn.speaker]), tokenizer.encode(turn.text))
         for turn in turns

@@ -43,11 +43,11 @@ class _Example(NamedTuple):
 class DialogInput(Input):
     """Rows of packed examples that do not see each other. An epoch has every example once.
 
-    An example of `generative` is a turn of the model that answers something, with the loss on the
-    turn and the end after it. An example of `discriminative` is a rating of such a turn, with the
-    loss on the rating. An example of `text` is a whole dialog for pre-training, with the loss on
-    every token. `tasks/dialog/formats.py` describes the tokens. To learn several objectives, mix
-    inputs by `Mixture`.
+    An example of `generative` is a turn of the model that follows another turn, with the loss on
+    the model's turn and the end after it. An example of `discriminative` is a rating of such a
+    turn, with the loss on the rating. An example of `text` is a whole dialog for pre-training, with
+    the loss on every token. `tasks/dialog/formats.py` describes the tokens. To learn several
+    objectives, mix inputs by `Mixture`.
 
     With `shares_prefix`, all ratings of a response follow one copy of it, which saves most tokens:
     the attributes follow one another, each predicts its rating, and no rating is an input. With
@@ -83,7 +83,7 @@ class DialogInput(Input):
         return self.source.dialogs()
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns rows by `example_id`, int64 [B]; beyond a single pass, rows are padding.
+        """Returns the rows with ids `numbers`, int64 [B]; beyond a single pass, rows are padding.
 
         Returns:
             `tokens`, `targets`, `segments`, `positions`: int32 [B, T], as in `join_rows`;
@@ -118,7 +118,7 @@ class DialogInput(Input):
         return self.dialog_prompt([Turn("user", text)])
 
     def dialog_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """Returns the prompt for an answer to turns; the first of too many tokens are left out."""
+        """Returns the prompt for an answer to turns; a long one loses its first tokens."""
         ids = formats.response_prefix(turns, tokenizer=self.tokenizer, max_tokens=self.p.length)
         return Prompt(np.append(self.tokenizer.start_id, ids).astype(np.int32), is_answered=True)
 
@@ -142,13 +142,13 @@ class DialogInput(Input):
         return remarks
 
     def _group(self, rated: tuple[Attribute, ...]) -> list[tuple[Attribute, ...]]:
-        """Returns the attributes of each example of a response that has some ratings."""
+        """Returns the rated attributes in groups, one for each example of a response."""
         if self.p.shares_prefix and rated:
             return [rated]
         return [(attribute,) for attribute in rated]
 
     def _select(self, arrays: dict[str, Any]) -> dict[str, Any]:
-        """Returns the arrays that batches have."""
+        """Returns the arrays that batches have; the other arrays are left out."""
         is_kept = {
             "prefix": self.p.shares_prefix,
             "target_weights": self.p.objective != "text",
@@ -166,7 +166,7 @@ class DialogInput(Input):
         return out
 
     def _branch(self, row: dict[str, np.ndarray], examples: Sequence[_Example]) -> None:
-        """Replaces the ratings of a response as inputs by attributes, in arrays of [T]."""
+        """Replaces ratings among a row's input tokens by attributes; arrays are [T]."""
         at = 0
         for pair, _, attributes in examples:
             at += len(pair.source) + len(pair.target)
@@ -177,7 +177,7 @@ class DialogInput(Input):
                 row["prefix"][here] = False
 
     def _rows(self, numbers: np.ndarray) -> list[list[_Example]]:
-        """Returns the examples of rows by `example_id`, int64 [B]; none beyond a single pass."""
+        """Returns the examples in each of the rows `numbers`, int64 [B]; none after one pass."""
         is_padding = np.zeros(len(numbers), bool)
         if not self.p.repeat:
             is_padding = numbers >= self.num_examples()
@@ -213,7 +213,7 @@ class DialogInput(Input):
 
     @functools.cached_property
     def _examples(self) -> list[_Example | None]:
-        """Every example of every dialog, in order; None: its response is too long."""
+        """Every example of every dialog, in order; None for one whose response is too long."""
         return [example for dialog in self.dialogs for example in self._make_examples(dialog)]
 
     def _make_examples(self, dialog: Dialog) -> Iterator[_Example | None]:

@@ -28,7 +28,7 @@ class Verdict(NamedTuple):
     """The ratings of a response."""
 
     ratings: Mapping[Attribute, int]
-    has_claims: bool  # about the world; vague answers, consents and refusals have none
+    has_claims: bool  # about the world, as opposed to vague answers, consents and refusals
     is_supported: bool  # its claims are true
 
     def line(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class DialogPieces(LearnedPieces):
     """
 
     dialogs: list[DialogSource]  # the turns to learn from
-    adds_space: bool = True  # before a turn
+    adds_space: bool = True  # whether a space is added before each turn
 
     def texts(self) -> Sequence[bytes]:
         dialogs = [dialog for source in self._sources for dialog in source.dialogs()]

@@ -1,7 +1,7 @@
 """Questions about the facts of CLDR with answers, to test what a model knows by heart.
 
 Both splits ask about every fact, but in different sentences: `heldout` has the sentences that
-`train` lacks. So it tests whether a model has learned these facts, not whether it knows other ones.
+`train` lacks. So it tests whether a model has learned these facts, not whether it knows more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FactQuestions(DecodedRecords, PairSource):
     The questions are written to a table in the user's cache directory at first use.
     """
 
-    wordings: Literal["train", "heldout"] = "train"  # the sentences of dialogs, or held-out ones
+    wordings: Literal["train", "heldout"] = "train"  # the dialogs' sentences, or held-out sentences
 
     unit: ClassVar[str] = "line"
 

@@ -61,7 +61,7 @@ class Ranking(Configurable):
         return sum(weight * ratings[name] for name, weight in self.p.weights.items())
 
     def is_safe(self, ratings: Ratings) -> bool:
-        """Returns whether a candidate is not left out."""
+        """Returns whether a candidate may be the answer."""
         return ratings["unsafe"] <= self.p.max_unsafe
 
     def sort(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -72,7 +72,7 @@ class Ranking(Configurable):
     def candidates(
         self, model: ChatModel, context: Sequence[ChatTurn], texts: Sequence[str]
     ) -> list[Candidate]:
-        """Returns the different texts as candidates after a context, rated in one pass.
+        """Returns each different text as a candidate after a context; all are rated in one pass.
 
         Texts that are empty, or too long for a row of the model's dialogs, are left out.
         """
@@ -92,8 +92,8 @@ def rate(
 ) -> list[Ratings | None]:
     """Returns the ratings of responses, in order, by a model that was trained to rate.
 
-    None: the response is too long for a row. All batches have the same size, so few programs are
-    compiled. Raises ParamError for a model whose dialogs do not share a prefix.
+    A response that is too long for a row gets None. All batches have the same size, so few programs
+    are compiled. Raises ParamError for a model whose dialogs do not share a prefix.
     """
     data = rating_input(model.experiment.train_input)
     keys = {"tokenizer": data.tokenizer, "length": data.p.length}
@@ -121,7 +121,7 @@ def rating_input(data: Any) -> DialogInput:
 
 
 def _rate_batch(model: ChatModel, data: DialogInput, pairs: Sequence[Pair]) -> list[Ratings]:
-    """Returns ratings by pairs of `all_ratings`."""
+    """Returns the ratings of each pair of `all_ratings`, in order."""
     arrays = data.rows_of_ratings(pairs)
     longest = int(np.flatnonzero(arrays.is_rating.any(axis=0))[-1]) + 1
     used = slice(0, -(-longest // _STEP) * _STEP)

@@ -63,7 +63,7 @@ class Estimate(NamedTuple):
 
 
 def read(path: str) -> dict[str, State]:
-    """Returns the states of all metrics that a JSONL file has ratings for, by name.
+    """Returns name -> state of each metric that a JSONL file has ratings for.
 
     A state is a mean over responses, {"sum", "weight"}, so states of several files can be added up
     (`lingo.metrics.Accumulator`).

@@ -61,7 +61,7 @@ class Answer(NamedTuple):
     """The text that the user gets, and how the model found it."""
 
     text: str
-    ending: Literal["answered", "malformed", "limit"]  # of the loop
+    ending: Literal["answered", "malformed", "limit"]  # how the loop ended
     calls: tuple[ToolCall, ...] = ()  # every call of every tool, in order
     outputs: tuple[str, ...] = ()  # everything that the model wrote, in order
 
@@ -122,7 +122,7 @@ class Research(Configurable):
                 return end.value
 
     def steps(self, context: C, append: Callable[[C, Search], C]) -> Generator[C, str, Answer]:
-        """Yields each context for the model, is sent the model's text, returns the answer."""
+        """Yields each context, gets the model's text by `send`, and returns the answer."""
         calls: list[ToolCall] = []
         outputs: list[str] = []
         while True:

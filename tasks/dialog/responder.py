@@ -138,7 +138,7 @@ def _silence(
 
 
 def _row(candidate: Candidate, quality: float | None) -> dict[str, Any]:
-    """Returns a candidate's row for `/why`; without quality, the candidate was left out."""
+    """Returns a candidate's row for `/why`; `quality` is None if the candidate was left out."""
     return {
         "quality": "left out" if quality is None else round(quality, 3),
         **{name: round(value, 3) for name, value in candidate.ratings.items()},

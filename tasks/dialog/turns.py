@@ -26,7 +26,7 @@ Speaker = Literal["user", "model", "tools"]
 """Who speaks; `tools` are called by the model, such as a calculator."""
 
 Attribute = Literal["sensible", "specific", "interesting", "unsafe"]
-"""An attribute that a response has or not, 1 or 0 (Thoppilan et al. 2022, sec. 4 and 6)."""
+"""An attribute of a response, rated 1 or 0 (Thoppilan et al. 2022, sec. 4 and 6)."""
 
 SPEAKERS: tuple[Speaker, ...] = get_args(Speaker)
 ATTRIBUTES: tuple[Attribute, ...] = get_args(Attribute)
@@ -48,7 +48,7 @@ class Response(NamedTuple):
 
 
 class Dialog(NamedTuple):
-    """Turns in order."""
+    """A conversation: its turns in order."""
 
     turns: tuple[Turn, ...]
 

@@ -166,5 +166,5 @@ def pick(items: Sequence[Any], rng: random.Random) -> Any:
 
 
 def planted_ratings(*positive: Attribute) -> dict[Attribute, int]:
-    """Returns 1 for some attributes, 0 for the others."""
+    """Returns ratings: 1 for the attributes in `positive`, 0 for the other attributes."""
     return {name: int(name in positive) for name in ATTRIBUTES}

@@ -98,7 +98,7 @@ def _bert(config: Config) -> HubModel:
 
 
 class _Names:
-    """The parts that a file has, and the names of their tensors."""
+    """The parts that a file has (encoder, pooler, heads), and the names of their tensors."""
 
     def __init__(self, config: Config) -> None:
         self._has, self._is_known = config.has_tensor, config.knows_tensors

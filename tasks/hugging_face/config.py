@@ -75,7 +75,7 @@ class Config:
         return names[0] if names else ""
 
     def activation(self, name: Any) -> str:
-        """Returns lingo's name of an activation; raises ParamError if lingo has no such one."""
+        """Returns lingo's name of an activation; raises ParamError if lingo does not have it."""
         if not isinstance(name, str) or name not in _ACTIVATIONS:
             raise ParamError(
                 f"{CONFIG} has the activation {name!r:.80}, not one of {', '.join(_ACTIVATIONS)}"
@@ -92,7 +92,7 @@ class Config:
         return not self._tensors or name in self._tensors
 
     def expect(self, **expected: Any) -> None:
-        """Raises ParamError if an entry has another value than the expected one."""
+        """Raises ParamError if the value of an entry is not the expected one."""
         for name, value in expected.items():
             if self.get(name, value) != value:
                 raise ParamError(

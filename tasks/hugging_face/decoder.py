@@ -1,4 +1,4 @@
-"""Hugging Face's decoders as language models: GPT-2, Llama and those like it.
+"""Hugging Face's decoders as language models: GPT-2, Llama and similar models.
 
 GPT-2 (Radford et al. 2019), Llama 2 and 3 (Touvron et al. 2023, Grattafiori et al. 2024), Qwen 2
 and 3, Gemma 2 (Gemma Team 2024) and Mixtral (Jiang et al. 2024).
@@ -33,7 +33,7 @@ from tasks.lm.task import LanguageModeling
 
 _LAYER = r"model/stack/layers/(\d+)/"
 
-# ---- Llama and those like it ---------------------------------------------------------------------
+# ---- Llama and similar models --------------------------------------------------------------------
 
 
 def _llama(config: Config) -> HubModel:
@@ -130,7 +130,7 @@ def _names(*parts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _layer(config: Config) -> Params:
-    """Returns the layer that Llama and those like it have."""
+    """Returns the layer of Llama and similar models."""
     layer = TransformerLayer.params(norm=RmsNorm.params(epsilon=config["rms_norm_eps"]))
     layer.attention = Attention.params(
         num_heads=config["num_attention_heads"],
@@ -148,7 +148,7 @@ def _layer(config: Config) -> Params:
 def _build(
     config: Config, pattern: list[Params], names: Mapping[str, str], **fields: Any
 ) -> HubModel:
-    """Returns a decoder whose layers take turns; `fields` are those of the WarmStart."""
+    """Returns a decoder whose layers repeat `pattern`; `fields` are added to the WarmStart's."""
     stack = Stack.params(
         layer=pattern if len(pattern) > 1 else pattern[0], num_layers=config["num_hidden_layers"]
     )
@@ -173,7 +173,7 @@ def _build(
 
 
 def _rotary(config: Config) -> Params:
-    """Returns the positions of a configuration of transformers 4 or 5."""
+    """Returns rotary positions with the settings of a `config.json` of transformers 4 or 5."""
     rope = config.get("rope_parameters", config.get("rope_scaling", {}))
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     rotary = Rotary.params(max_wavelength=float(theta))
@@ -218,7 +218,7 @@ def _gpt2(config: Config) -> HubModel:
         norm=norm,
         head=TiedHead,
     )
-    # the files of 2019 are of the model without its head
+    # the files of 2019 have only the model without its head, so names lack the prefix
     prefix = "transformer." if config.has_tensor("transformer.wte.weight") else ""
     theirs, names = rf"{prefix}h.\1.", {"w": "weight", "b": "bias"}
     rename = {

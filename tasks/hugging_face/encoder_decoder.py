@@ -1,7 +1,8 @@
 """Hugging Face's encoder-decoders: T5 and Switch Transformers.
 
-T5 (Raffel et al. 2020), T5 1.1 (gated, logits not scaled, mostly with a matrix of their own), and
-Switch Transformers (Fedus et al. 2022). Attention does not divide by sqrt(H), as T5's does not.
+T5 (Raffel et al. 2020), T5 1.1 (gated networks; logits are not scaled, and mostly have a matrix of
+their own), and Switch Transformers (Fedus et al. 2022). As in T5, attention does not divide by
+sqrt(head width).
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _build(
     scaled: bool,
     has_head: bool,
 ) -> HubModel:
-    """Returns the model of two stacks; `networks` renames the weights of their networks."""
+    """Returns the model of two stacks; `networks` renames the feed-forward networks' weights."""
     encoder, decoder = stacks
     encoder.all(Attention).set(mask=Bidirectional)
     decoder.all(TransformerLayer).set(cross_attention=_attention(config, CrossAttention))
@@ -142,7 +143,7 @@ def _num_layers(config: Config) -> tuple[int, int]:
 
 
 def _activation(config: Config) -> tuple[bool, str]:
-    """Returns whether the networks are gated, and their activation."""
+    """Returns whether the feed-forward networks are gated, and their activation."""
     words = config.get("feed_forward_proj", "relu").split("-")
     gated = words[0] == "gated"
     if config["model_type"] == "switch_transformers":
@@ -152,7 +153,7 @@ def _activation(config: Config) -> tuple[bool, str]:
 
 
 def _sparse_pattern(num_sparse: int, num_layers: int) -> list[bool]:
-    """Returns which layers that take turns have experts, by the rule of transformers."""
+    """Returns whether each layer of the repeated pattern has experts, by transformers' rule."""
     every = num_layers // num_sparse if num_sparse else num_layers
     is_sparse = [every == 1 or i % every == 1 for i in range(num_layers)]
     return is_sparse[:every] if num_layers % every == 0 else is_sparse
@@ -162,17 +163,17 @@ def _sparse_pattern(num_sparse: int, num_layers: int) -> list[bool]:
 
 
 def _side(side: str) -> str:
-    """Returns the pattern of the layers of one side."""
+    """Returns a regular expression of lingo's names for the layers of one side."""
     return f"model/{side}/{_LAYER}"
 
 
 def _block(side: str) -> str:
-    """Returns where transformers has the network of a layer: after one attention, or after two."""
+    """Returns transformers' prefix of a layer's network, which follows one attention or two."""
     return rf"{side}.block.\1.layer.{1 if side == 'encoder' else 2}."
 
 
 def _names() -> dict[str, str]:
-    """Returns the names of all weights but those of networks and of the head."""
+    """Returns lingo's names -> transformers' for all weights but feed-forward networks and head."""
     names = {"model/embedding/table": "shared.weight"}
     norms = {"encoder": ("attention", "ffn"), "decoder": ("attention", "cross_attention", "ffn")}
     kinds = {"attention": "SelfAttention", "cross_attention": "EncDecAttention"}

@@ -63,7 +63,7 @@ def read_encoder(folder: str | os.PathLike[str], *, pooler: bool, head: str = ""
 
 
 def read_labels(folder: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Returns the class names of a classifier in a folder; () without complete names."""
+    """Returns the class names of a classifier in a folder; () if a name is missing."""
     names = read_config(folder).get("id2label")
     if not isinstance(names, dict) or {*names} != {str(i) for i in range(len(names))}:
         return ()
@@ -78,9 +78,9 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 def read_tokenizer(folder: str | os.PathLike[str], model: HubModel) -> Params | None:
     """Returns the params of the tokenizer in a model's folder; None if bytes can replace it.
 
-    Bytes cannot if the model has too few ids for them or masks tokens. Then the params are of the
-    missing file, and opening it raises an error that names it, unless an override sets another
-    tokenizer.
+    Bytes cannot replace it if the model masks tokens, or has too few ids for bytes. Then the params
+    name the missing file. Opening this tokenizer raises an error that names the file, unless an
+    override sets another tokenizer.
     """
     if model.task.cls is BertPretraining:
         return read_word_pieces(folder, model.task.vocab_size)
@@ -130,7 +130,7 @@ def _tensor_names(folder: str | os.PathLike[str]) -> Collection[str]:
 
 
 def _added_token(tokenizer: Mapping[str, Any], number: int) -> str:
-    """Returns the added token with an id in a tokenizer.json, or ""."""
+    """Returns the added token with id `number` in a tokenizer.json; "" if there is none."""
     added = tokenizer.get("added_tokens")
     for entry in added if isinstance(added, list) else []:
         match entry:

@@ -52,11 +52,12 @@ def train_example(
         key: of this example.
         size: height and width of the result, in pixels.
         padding: None: the crop is a random rectangle (`inception_crop`), as for ImageNet. A number
-            of pixels: the image is resized and moved by at most that many (`pad_and_crop`), as for
-            CIFAR.
+            of pixels: the image is resized and moved by at most this number (`pad_and_crop`), as
+            for CIFAR.
         min_area: smallest part of the image that the random rectangle covers.
         flip_rate: probability of mirror images; 0 for letters and digits.
-        jitter: largest change of brightness, contrast and saturation, 0..1; of hue a quarter.
+        jitter: largest change of brightness, contrast and saturation, 0..1. Hue changes by at
+            most a quarter of it.
         num_ops: operations of RandAugment; 0: none.
         magnitude: strength of these operations, usually 5..30.
         ops: names of the operations to choose from.

@@ -33,7 +33,7 @@ def normalize_levels(images: tf.Tensor, *, mean: Levels, std: Levels) -> tf.Tens
 
 
 def check_levels(field: str, levels: Levels, image_shape: Sequence[int]) -> None:
-    """Raises ParamError if a field has neither one number nor one for each channel."""
+    """Raises ParamError unless a field has one number, or one number per channel."""
     values, channels = np.atleast_1d(levels), image_shape[-1]
     if len(values) not in (1, channels):
         raise ParamError(

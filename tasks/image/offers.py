@@ -12,10 +12,10 @@ from lingo.config.params import ParamError
 def check_offers(
     offers: Mapping[str, Any], *, num_classes: int, image_shape: Sequence[int], wanted: str
 ) -> None:
-    """Raises ParamError for an input without images, with more classes or with another shape.
+    """Raises ParamError if an input has no images, more classes than a task, or another shape.
 
-    An input that offers nothing, such as one of arrays, passes: its shapes are known when it is
-    read. `wanted` names the input to take instead of one without images.
+    An input that offers nothing, for example one that reads arrays, passes. Its shapes are known
+    when it is read. `wanted` names the kind of input to take if this input has no images.
     """
     if not offers:
         return
@@ -33,7 +33,7 @@ def check_offers(
 
 
 def check_images(images: tf.Tensor, *, field: str, shape: Sequence[int]) -> None:
-    """Raises ParamError unless images, [B, ...], have the shape of a field of the task.
+    """Raises ParamError unless images, [B, ...], have the `shape` that a task's `field` sets.
 
     `augment` may have changed the shape: an input offers the shape before augmentation.
     """

@@ -23,9 +23,9 @@ from tasks.image.offers import check_images
 class Segmentation(Task):
     """Cross-entropy of each voxel's class, averaged over the voxels of the whole batch.
 
-    Metrics are the loss; the accuracy, the fraction of voxels whose right class has the largest
-    logit; and `dice`, the Dice coefficient over all volumes, in which a voxel of class 1 and above
-    is an object and class 0 is background: 2 |predicted and true| / (|predicted| + |true|).
+    Metrics are the loss; the accuracy (the fraction of voxels whose right class has the largest
+    logit); and `dice`, the Dice coefficient over all volumes. For `dice`, a voxel of class 1 and
+    above is an object and class 0 is background: 2 |predicted and true| / (|predicted| + |true|).
 
     Batches: `images`, any float type, [B, D, H, W, C]; `labels`, int32 [B, D, H, W], in 0..K-1;
     `weights`, float32 [B]. A label out of range makes the loss NaN, so that the step is skipped and
@@ -106,5 +106,5 @@ class Segmentation(Task):
 
 
 def _sum_volumes(x: tf.Tensor) -> tf.Tensor:
-    """Returns the sum over each volume x [B, D, H, W], of any type: float32 [B]."""
+    """Sums x, [B, D, H, W] of any type, over each volume; returns float32 [B]."""
     return tf.reduce_sum(tf.cast(x, tf.float32), axis=[1, 2, 3])

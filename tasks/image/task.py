@@ -39,12 +39,12 @@ class ImageClassification(Task):
     Levels of uint8 images are scaled to 0..1; then the model sees (image - mean) / std. Images of
     weight 0 are ignored. Label smoothing affects training only (Szegedy et al. 2016, sec. 7).
     Labels are class numbers, or, for mixed images, shares of classes, which are smoothed in the
-    same way. A model may return a tuple, its logits and the logits of auxiliary heads; the heads'
+    same way. A model may return a tuple: its logits, then the logits of auxiliary heads, whose
     cross-entropies are added in training.
 
-    Metrics are the plain cross-entropy; the accuracy, the fraction of images whose right class has
-    the largest logit; and, with more than 5 classes, `top5`, the fraction whose right class is
-    among the five largest logits. The right class of a mixed image has the largest share. Each
+    Metrics are the plain cross-entropy; the accuracy (the fraction of images whose right class has
+    the largest logit); and, with more than 5 classes, `top5` (the fraction whose right class is
+    among the five largest logits). The right class of a mixed image has the largest share. Each
     evaluation shows some images with label and prediction in TensorBoard.
 
     Batches: `images`, uint8, or any float type, [B, H, W, C]; `labels`, int [B], in 0..K-1, or
@@ -157,7 +157,7 @@ class ImageClassification(Task):
     def _cross_entropy(
         self, logits: tf.Tensor, labels: tf.Tensor, *, smoothing: float = 0.0
     ) -> tf.Tensor:
-        """Returns the cross-entropy of each image, float32 [B], for both kinds of labels."""
+        """Returns each image's cross-entropy, float32 [B]; labels are numbers or class shares."""
         if labels.dtype.is_integer:
             losses = token_losses(logits[:, None], labels[:, None], label_smoothing=smoothing)
             return losses.cross_entropy[:, 0]
@@ -204,7 +204,7 @@ class ImageClassification(Task):
 
 
 def _right_classes(labels: tf.Tensor) -> tf.Tensor:
-    """Returns the class of each image, int [B], for both kinds of labels."""
+    """Returns the class of each image, int [B]; labels are numbers [B] or shares [B, K]."""
     if labels.dtype.is_integer:
         return labels
     return tf.argmax(labels, axis=-1, output_type=tf.int32)

@@ -44,9 +44,9 @@ class LanguageModel(Layer):
         self.head = p.head.build(dim=p.dim, vocab_size=p.vocab_size)
 
     def __call__(self, tokens: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Returns float32 logits [B, T, V] of the next token after each token, int32 [B, T].
+        """Returns logits of the token after each of `tokens`, int32 [B, T]: float32 [B, T, V].
 
-        It reads `segments`, `position_ids` and `prefix`.
+        Of `inputs` it reads `segments`, `position_ids` and `prefix`.
         """
         return self.logits(self.activations(tokens, inputs=inputs))
 
@@ -63,10 +63,10 @@ class LanguageModel(Layer):
     def step(
         self, tokens: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS
     ) -> tf.Tensor:
-        """Returns float32 logits [B, C, V] of the tokens after new ones, int32 [B, C], by caches.
+        """Returns logits of the token after each new token, float32 [B, C, V], by caches.
 
-        `index`, int32 scalar, is the number of earlier positions. It reads `position_ids` and
-        `prefix`.
+        `tokens`, int32 [B, C], are the new tokens; `index`, int32 scalar, is the number of earlier
+        positions. Of `inputs` it reads `position_ids` and `prefix`.
         """
         return self.logits(self._step(tokens, index, inputs))
 

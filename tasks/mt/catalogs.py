@@ -126,7 +126,7 @@ def _decode(data: bytes, codec: str, where: str) -> str:
 
 
 def language_code(name: str) -> str:
-    """Returns a language's code, `de` for de_AT.UTF-8 or `zh_CN` for zh-Hans; "" for no code."""
+    """Returns the code of a language's name, `de` for de_AT.UTF-8, `zh_CN` for zh-Hans; else ""."""
     if not (match := _CODE.fullmatch(name)):
         return ""
     language, script, region, variant = match.groups()
@@ -141,7 +141,7 @@ def language_code(name: str) -> str:
 
 
 def folder_language(path: str) -> str:
-    """Returns the language code of the folder above LC_MESSAGES in a path; "" without one."""
+    """Returns the language code of the folder above LC_MESSAGES in a path; "" if there is none."""
     parts = path.split("/")
     return language_code(parts[-3]) if len(parts) > 2 and parts[-2] == "LC_MESSAGES" else ""
 
@@ -165,7 +165,7 @@ def _read_compiled(data: bytes, where: str) -> Catalog:
 
 
 def _compiled_strings(data: bytes, where: str) -> Iterator[bytes]:
-    """Yields all originals, then all translations."""
+    """Yields the English strings of a .mo file, then all translations."""
     if len(data) < _HEADER:
         raise CorruptRecord(f"{where}: cut short: it has {len(data)} bytes, and no table.")
     order = "<" if int.from_bytes(data[:4], "little") == _MAGIC else ">"

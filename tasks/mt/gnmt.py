@@ -1,6 +1,6 @@
 """GNMT: LSTMs that read a source and write its translation, with attention (Wu et al. 2016).
 
-    encoder     one layer in both directions, then layers in one; from the 3rd layer on: x + f(x)
+    encoder     a layer in both directions, then layers in one direction; from the 3rd on: x + f(x)
     decoder     one layer, whose output attends to the memory; then layers that read x and this
                 context; from the 3rd layer on: x + f(x, context)
 
@@ -48,7 +48,8 @@ class AdditiveAttention(Layer):
     Weights:
         w_query: [D, A].
         w_key: [M, A].
-        v: [A]; its length is g: [1], initially 1 / sqrt(A).
+        v: [A], a direction.
+        g: [1], the length of v, initially 1 / sqrt(A).
         b: [A], initially zeros.
 
     Caches, set by the step that gets the memory:
@@ -92,7 +93,7 @@ class AdditiveAttention(Layer):
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Returns the context of each position, [B, T, M], in the layer's dtype.
 
-        x is [B, T, D], any float type. The inputs have `memory`, [B, S, M], `memory_segments` and
+        `x` is [B, T, D], any float type. `inputs` have `memory`, [B, S, M], `memory_segments` and
         `segments`: a document sees only its own memory. Raises ValueError without a memory.
         """
         if inputs.memory is None:
@@ -107,7 +108,7 @@ class AdditiveAttention(Layer):
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Returns the context of new positions, [B, C, M], for x [B, C, D].
 
-        The inputs have `memory` in the first step, and `memory_segments` in every step.
+        `inputs` have `memory` in the first step, and `memory_segments` in every step.
         """
         if inputs.memory is None:
             memory, key, coverage = self.memory, self.memory_key, self.coverage
@@ -122,7 +123,7 @@ class AdditiveAttention(Layer):
         return self._average(weights, memory)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
-        """Returns the FLOPs of one call for x [B, T, D]; `memory_length` is S, None: T."""
+        """Returns the FLOPs of a call on x [B, T, D] with a memory of `memory_length` (None: T)."""
         batch, length, dim = shape
         num_keys, width = length if memory_length is None else memory_length, self._hidden_dim
         projections = length * dim * width + num_keys * self.context_dim * width
@@ -201,7 +202,7 @@ class RecurrentEncoder(Layer):
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Returns [B, S, D], in the layer's dtype, for x [B, S, D], any float type.
 
-        It reads `position_ids`, so that a document in a packed row is read as if it were alone.
+        Of `inputs` it reads `position_ids`: a document in a packed row is read as if it were alone.
         """
         inputs = CallInputs(position_ids=inputs.position_ids)
         both = [network(x, inputs=inputs) for network in (self.forward, self.backward)]
@@ -219,7 +220,9 @@ class RecurrentEncoder(Layer):
 
 
 class AttentionDecoder(Layer):
-    """Recurrent layers in sequence; all but the first also read the first one's attended context.
+    """Recurrent layers in sequence; the first one's output attends to the memory.
+
+    Every later layer reads the output of the layer before it and this attended context.
 
     From the third layer on, a layer adds its output to its input. Each layer's input has dropout;
     the model applies it to the first layer's input.
@@ -245,7 +248,7 @@ class AttentionDecoder(Layer):
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Returns [B, T, D], in the layer's dtype, for x [B, T, D], any float type.
 
-        It reads `position_ids`, `segments`, `memory`, [B, S, M], and `memory_segments`.
+        Of `inputs` it reads `position_ids`, `segments`, `memory`, [B, S, M], and `memory_segments`.
         """
         return self._run(x, inputs)
 
@@ -259,7 +262,7 @@ class AttentionDecoder(Layer):
         return total + sum(network.flops((*front, network.p.dim)) for network in self.layers)
 
     def _run(self, x: tf.Tensor, inputs: CallInputs, index: tf.Tensor | None = None) -> tf.Tensor:
-        """Returns the output for x [B, T, D]; with an index, by the layers' `step`."""
+        """Returns the output for x [B, T, D]; with an `index`, it calls the layers' `step`."""
         documents = CallInputs(position_ids=inputs.position_ids)
         sources = CallInputs(
             memory=inputs.memory,

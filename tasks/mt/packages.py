@@ -35,7 +35,7 @@ _LINE = re.compile(r"(pypi|debian) ([a-z0-9][a-z0-9+.-]*) ([0-9][\w.:+~-]*) ([0-
 
 
 class Package(NamedTuple):
-    """A package of the list."""
+    """A package in the list `packages.txt`."""
 
     registry: str  # pypi or debian
     name: str
@@ -68,7 +68,7 @@ def read_list(path: Path = LIST) -> list[Package]:
 
 
 def fetch(packages: Iterable[Package], folder: Path) -> list[Package]:
-    """Fetches the packages that a folder does not have, and returns these.
+    """Fetches the packages that a folder does not have yet, and returns the fetched packages.
 
     Raises DataError if a package cannot be fetched or has another SHA-256, and if the folder has
     something that is not in the list, since its catalogs would be read, too.

@@ -1,8 +1,8 @@
 """Translations into English, from the catalogs of programs or your own tables.
 
 A program's messages exist in up to a hundred languages, so one English string is the target of many
-pairs. Only the English decides a pair's split, ignoring case, punctuation, digits and placeholders:
-neither a held-out string nor a similar one is in any language's training data.
+pairs. The English alone decides a pair's split; case, punctuation, digits and placeholders are
+ignored. So neither a held-out string nor a similar one is in any language's training data.
 
 Each catalog is read once, as a whole. The pairs are kept in the user's cache directory, in one
 table per language.
@@ -146,7 +146,7 @@ class _Pairs(NamedTuple):
 
 
 def write_tables(files: Sequence[File]) -> Path:
-    """Returns a folder with a table of each language's pairs; makes it unless it exists.
+    """Returns a folder with a table of each language's pairs, which it makes if missing.
 
     A line is a text, a tab and its English; a line without a tab describes damage. A language's
     table has each pair once. Raises DataError if a file cannot be read, StorageError if the tables
@@ -276,9 +276,9 @@ def _fields(line: bytes, where: str) -> list[str]:
 
 
 def clean_pair(translation: str, english: str) -> tuple[str, str] | None:
-    """Returns both sides in one line each, without access-key marks; None for a useless pair.
+    """Returns a pair, each text in one line without access-key marks; None for a useless pair.
 
-    A pair is useless if its sides differ in their placeholders, or have control characters.
+    A pair is useless if its texts differ in their placeholders, or have control characters.
     """
     sides = [" ".join(side.split()) for side in (translation, english)]
     if any(map(_CONTROL.search, sides)):
@@ -310,9 +310,9 @@ def likeness(english: str) -> str:
 
 
 def _remove_mark(mark: str, translation: str, english: str) -> tuple[str, str]:
-    """Returns both sides without the mark of an access key: `&Save`, `Save _As`.
+    """Returns both texts without the mark of an access key: `&Save`, `Save _As`.
 
-    A word with the mark that both sides have is a name, such as `AT&T` or `max_size`.
+    A word with the mark that both texts have is a name, such as `AT&T` or `max_size`.
     """
     marks = list(_MARKS[mark].finditer(english))
     if len(marks) != 1:

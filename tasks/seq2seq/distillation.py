@@ -19,7 +19,7 @@ from tasks.token_prediction import token_weights
 class Distillation(SequenceToSequence):
     """Cross-entropy of the target's tokens, mixed with cross-entropy to a teacher's probabilities.
 
-    Hinton et al. 2015; Fedus et al. 2022, sec. 4.1, give the teacher a share of 0.25. The teacher
+    (Hinton et al. 2015.) Fedus et al. 2022, sec. 4.1, give the teacher a share of 0.25. The teacher
     predicts as in evaluation, without dropout. Its weights are named `teacher/...`: the experiment
     reads them by `init_from`, and freezes them by `ByPath` with `Frozen`. Metrics, answers and
     FLOPs are the student's, `model`.

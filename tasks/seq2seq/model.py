@@ -24,7 +24,7 @@ DECODER_LAYER = TransformerLayer.params(cross_attention=CrossAttention)
 
 
 class EncoderDecoder(Layer):
-    """An encoder of the source, and a decoder of the target that sees both (Raffel et al. 2020).
+    """An encoder of the source, and a decoder that sees target and source (Raffel et al. 2020).
 
     The logits of a tied head equal T5's. In T5 embeddings have variance 1 and logits are divided by
     sqrt(D); here embeddings have variance 1/D and the input is multiplied by sqrt(D). If attention
@@ -36,7 +36,7 @@ class EncoderDecoder(Layer):
     vocab_size: int  # number of target token ids; the task offers it
     embedding: Embedding = Embedding  # a vector for each token, of source and target
     source_embedding: Embedding | None = (
-        None  # a separate one for the source; it may set vocab_size
+        None  # a separate embedding of source tokens; it may set vocab_size
     )
     scale_embedding: bool = True  # multiply inputs, positions included, by sqrt(dim)
     positions: LearnedPositions | None = None  # added to the embeddings; two are built
@@ -82,7 +82,7 @@ class EncoderDecoder(Layer):
         """Returns float32 logits [B, T, V] of the target token that follows each position.
 
         `tokens`, int32 [B, T], are the target shifted right by one; `source_tokens` are int32
-        [B, S]. Both inputs have `segments` and `position_ids`.
+        [B, S]. `inputs` and `source_inputs` have `segments` and `position_ids`.
         """
         inputs = inputs._replace(
             memory=self.encode(source_tokens, inputs=source_inputs),
@@ -91,7 +91,7 @@ class EncoderDecoder(Layer):
         return self.logits(self.activations(tokens, inputs=inputs))
 
     def encode(self, tokens: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Returns the memory that the decoder sees, [B, S, D], of source tokens, int32 [B, S]."""
+        """Returns the memory [B, S, D] that the decoder sees, for source `tokens`, int32 [B, S]."""
         inputs = with_position_ids(inputs, tokens)
         x = embed_tokens(
             tokens,
@@ -108,7 +108,7 @@ class EncoderDecoder(Layer):
     def activations(self, tokens: tf.Tensor, *, inputs: CallInputs) -> tf.Tensor:
         """Returns the input of the head, [B, T, D], any float type, of target tokens, int32 [B, T].
 
-        It reads `memory`, the result of `encode`, `memory_segments`, `segments` and `position_ids`.
+        Of `inputs` it reads `memory` (see `encode`), `memory_segments`, `segments`, `position_ids`.
         """
         inputs = with_position_ids(inputs, tokens)
         x = self._embed(tokens, inputs)
@@ -123,10 +123,11 @@ class EncoderDecoder(Layer):
     def step(
         self, tokens: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS
     ) -> tf.Tensor:
-        """Returns float32 logits [B, C, V] of the tokens after new ones, int32 [B, C], by caches.
+        """Returns logits of the token after each new token, float32 [B, C, V], by caches.
 
-        `index`, int32 scalar, is the number of earlier positions. It reads `position_ids`; in the
-        first step also `memory`, the result of `encode`, and `memory_segments`, which it caches.
+        `tokens`, int32 [B, C], are the new tokens; `index`, int32 scalar, is the number of earlier
+        positions. Of `inputs` it reads `position_ids`; in the first step also `memory` (see
+        `encode`) and `memory_segments`, which it caches.
         """
         return self.logits(self._step(tokens, index, inputs))
 
@@ -137,7 +138,7 @@ class EncoderDecoder(Layer):
         return self.logits(self._step(tokens, index, inputs)[:, -1:])[:, 0]
 
     def flops(self, shape: Sequence[int], *, source_length: int | None = None) -> int:
-        """Returns the FLOPs of `__call__` for a target [B, T]; `source_length` is S, None: T."""
+        """Returns the FLOPs of a call on targets [B, T], sources of `source_length` (None: T)."""
         batch, length = shape
         target = [batch, length, self.p.dim]
         source = [batch, length if source_length is None else source_length, self.p.dim]

@@ -28,7 +28,7 @@ class SequenceToSequence(TokenPrediction):
 
     Batches: `source_tokens`, `source_segments`, `source_positions`, int32 [B, S]; `tokens`,
     `targets`, `segments`, `positions`, int32 [B, T]; `weights`, float32 [B]. Pair i of a packed
-    example has segment i in both.
+    example has segment i in source and target.
     """
 
     model: EncoderDecoder = EncoderDecoder  # from source and target tokens to logits

@@ -70,7 +70,7 @@ def sharding(assignment: Tiles) -> bytes:
 
 
 class AxisRules(Rules):
-    """Annotates activations, and weights where they are read, by the rules of their axes."""
+    """Annotates activations, and weights where layers read them, as the rules map their axes."""
 
     def __init__(self, layout: Layout) -> None:
         self._mesh, self._rules = layout.mesh, layout.rules
@@ -160,7 +160,7 @@ class MeshPlacement(Placement):
         return self._map_factors(slots, lambda k, n, rows: flatten(slots[k][n], rows))
 
     def _map_factors(self, slots: Slots, function: Callable[[str, str, WeightRows], Any]) -> Slots:
-        """Returns slots with `function(path, name, rows)` in place of those in `factor_rows`."""
+        """Returns slots; each slot in `factor_rows` is replaced by `function(path, name, rows)`."""
         factors = self._layout.factor_rows
         return {
             k: {
@@ -171,15 +171,15 @@ class MeshPlacement(Placement):
         }
 
     def _gather_rows(self, value: Any, split: Split, rows: WeightRows) -> Any:
-        """Returns a tensor in its own shape; devices gather whole rows first, in one exchange."""
+        """Returns a tensor in its own shape, from rows that devices gather in one exchange."""
         whole_rows = Split((*split.storage().axes[:-1], ()))
         return unflatten(with_sharding(value, whole_rows, self._layout.mesh), rows)
 
     def state(self, state: TrainState) -> TrainState:
         """Returns a state, of any shapes, annotated with the splits that it has between steps.
 
-        Without annotations the partitioner may choose other splits. For example, it may split the
-        weights that layers read like the update's, and then gather them layer by layer.
+        Without annotations the partitioner may choose other splits. For example, it may split
+        weights for layers as it does for the update, and then gather them layer by layer.
         """
         mesh = self._layout.mesh
         annotated = self._layout.map(lambda x, split: with_sharding(x, split, mesh), state)
@@ -257,7 +257,10 @@ def _is_grouped(op_type: str, inputs: Any) -> bool:
 
 
 def _calling_layer(frame: FrameType | None) -> tuple[str, str]:
-    """Returns the innermost layer that called a frame, with a Keras layer in it, and its module."""
+    """Returns the name and module of the innermost lingo layer in a call stack.
+
+    If a Keras layer was called inside it, its name follows the layer's.
+    """
     inside = ""
     while frame is not None:
         owner = frame.f_locals.get("self")

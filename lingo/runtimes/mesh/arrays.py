@@ -1,7 +1,7 @@
-"""Moves the state and batches from the host onto the devices of a mesh, in parts, and back.
+"""Moves the state and batches, split into parts, from the host to a mesh's devices and back.
 
 All parts of an array have the same size, so an array whose sizes do not divide is padded with zeros
-at the end of its axes. On the host, in checkpoints and in the step itself a tensor is not padded.
+at the end of its axes. In host memory, in checkpoints and in the step a tensor is not padded.
 Only an array in rows (`lingo/mesh/weight_rows.py`) stays in the step as it is on the devices. A
 batch is padded with zeros, which are examples of weight 0; a program whose results they would
 change removes them.
@@ -32,8 +32,8 @@ def sharding(mesh: Any, split: Split) -> Any:
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))
 
 
-class ArrayLayout:
-    """Where a tensor of some `shape` is on a mesh: in an array [*padded] with a `sharding`."""
+class Place:
+    """How a tensor [*shape] is stored on a mesh: as an array [*padded] with a `sharding`."""
 
     def __init__(self, shape: Sequence[int], split: Split, topology: Topology, mesh: Any) -> None:
         """`mesh` is the `jax.sharding.Mesh` of `topology`."""
@@ -87,7 +87,7 @@ class ArrayLayout:
     def parts(self, array: Any) -> Shards:
         """Returns copies of the parts of an array [*padded] that this process saves, unpadded.
 
-        Of a part that several devices hold, one copy is saved.
+        If several devices hold the same part, one of them saves it.
         """
         own = [shard for shard in array.addressable_shards if shard.replica_id == 0]
         pieces = [piece for shard in own for piece in self._pieces(shard)]
@@ -95,7 +95,7 @@ class ArrayLayout:
         return Shards(self.shape, parts, str(array.dtype))
 
     def _pieces(self, shard: Any) -> Iterator[tuple[Index, np.ndarray]]:
-        """Yields each box of the tensor that a shard has, with a view of the box's elements."""
+        """Yields, for each box of the tensor in a shard, its index and a view of its elements."""
         data = np.asarray(shard.data)
         if self._rows is not None:
             index = _slices(box(shard.index, self.padded))
@@ -129,14 +129,14 @@ class Rows:
         return -(-size // self._num_parts) * self._num_parts
 
     def example_slice(self, process: int, size: int) -> slice:
-        """Returns which examples of a batch of `size` a process makes."""
+        """Returns the slice of a batch of `size` examples that a process makes."""
         span, part = self._spans[process], self.padded_size(size) // self._num_parts
         return slice(min(span.start * part, size), min(span.stop * part, size))
 
     def size(self, counts: Sequence[int]) -> int:
         """Returns the size of a batch, from the number of examples that each process has made.
 
-        Raises ValueError if processes share no batch in this way.
+        Raises ValueError if no batch would be shared with these numbers of examples.
         """
         for size in range(max(counts), sum(counts) + 1):
             spans = [self.example_slice(process, size) for process in range(len(counts))]

@@ -1,6 +1,6 @@
 """The processes of a mesh: JAX's coordination service, and waiting for joint computations.
 
-A process that is lost in the middle of a step leaves the others in a collective that may never end:
+A process that is lost in the middle of a step leaves the rest in a collective that may never end:
 gloo informs only the lost process's neighbours. So the main thread does not compute: it waits for a
 thread that does, and gives up when it hears that a process is lost.
 """
@@ -56,7 +56,7 @@ class Service:
         self.abort_reason = reason
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Returns the answer; None if it does not come in time, or the key does not exist."""
+        """Returns the service's answer; None if it is late, or the key does not exist."""
         try:
             return question()
         except engine().errors.JaxRuntimeError as error:
@@ -73,9 +73,9 @@ class Members(Group):
         self._engine = service
 
     def wait(self, compute: Callable[..., Any], *args: Any) -> Any:
-        """Returns the results of a jitted function of arrays of any shape that all processes run.
+        """Runs a jitted function of arrays of any shape, as all processes do; returns its results.
 
-        Raises ProgramError if it fails, or another process is lost.
+        Raises ProgramError if the function fails, or another process is lost.
         """
         result: Future[Any] = Future()
 
@@ -95,7 +95,7 @@ class Members(Group):
         raise ProgramError(self._engine.abort_reason)
 
     def start(self, compute: Callable[..., Any], *args: Any) -> Any:
-        """Returns the results of `wait`: only a call that waits learns of a lost process."""
+        """Does the same as `wait`, because only a call that waits learns of a lost process."""
         return self.wait(compute, *args)
 
     def gather(self, number: int) -> list[int]:
@@ -132,7 +132,7 @@ class One:
 def join() -> Processes:
     """Connects to the other processes that `TF_CONFIG` names; returns ALONE if it names none.
 
-    Raises ParamError if `TF_CONFIG` is invalid, LostWorker if they do not connect in time.
+    Raises ParamError if `TF_CONFIG` is invalid, LostWorker if a process does not connect in time.
     """
     several = cluster(os.environ)
     if several is not None:
@@ -150,7 +150,7 @@ def members() -> Members | One:
 
 
 def _meet(cluster: Cluster) -> Service:
-    """Returns the coordination service, which JAX then uses, once all processes are connected."""
+    """Waits until all processes are connected; returns the service, which JAX uses from then on."""
     jax = engine()
     from jax._src.distributed import global_state  # `jax.distributed` would host the service here
     from jax._src.lib import _jax
@@ -176,7 +176,7 @@ def _meet(cluster: Cluster) -> Service:
 
 
 def _serve(cluster: Cluster) -> subprocess.Popen[str]:
-    """Starts the process of the coordination service, which outlives this one for a while."""
+    """Starts a process for the coordination service, which outlives this process for a while."""
     command = [sys.executable, "-m", coordinator.__name__, cluster.workers[0]]
     deadline = time.monotonic() + _MEET_SECONDS
     while time.monotonic() < deadline:  # the service of a killed run may still use the address

@@ -3,7 +3,7 @@
     python -m lingo.runtimes.mesh.coordinator ADDRESS COUNT < a pipe that the leader keeps open
 
 JAX calls `abort` in every process that loses this service. In a separate process, the service
-outlives a killed leader long enough for the others to save their parts of the state.
+outlives a killed leader long enough for the other processes to save their parts of the state.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 READY = "ready"
 
 NEVER_SECONDS = 10**6  # disables JAX's heartbeats: lingo's own (`Pulse`) name the lost process
-_SAVE_SECONDS = 90  # how long the others may need to save after the leader has ended
+_SAVE_SECONDS = 90  # how long the other processes may need to save after the leader has ended
 _LOOK_SECONDS = 0.5
 _ESTABLISHED = "01"  # state of an open connection in /proc/net/tcp
 
 
 def main(address: str, count: int) -> None:
-    """Serves at host:port until the leader has ended and the others have saved and disconnected."""
+    """Serves at host:port until the leader has ended and all others have saved and disconnected."""
     private: Any = importlib.import_module("jaxlib._jax")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the leader handles these

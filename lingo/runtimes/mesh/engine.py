@@ -89,9 +89,9 @@ def device_mesh(topology: Topology) -> Any:
 
 
 def peak_memory_bytes() -> int:
-    """Returns the most memory in use so far on one of this process's devices of JAX, in bytes.
+    """Returns the peak memory so far of any one of this process's JAX devices, in bytes.
 
-    It is 0 if they do not count it, as CPUs do not.
+    It is 0 if the devices do not report it, as CPUs do not.
     """
     statistics = [device.memory_stats() or {} for device in engine().local_devices()]
     return max(device.get("peak_bytes_in_use", 0) for device in statistics)
@@ -112,8 +112,8 @@ def _check_no_gpus() -> None:
 def scan(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Any) -> tuple[Any, Any]:
     """Calls a step on each of K batches in turn; returns the last state, and all reports.
 
-    It replaces `jax.lax.scan`, which counts in 64 bits if these are enabled. A TPU counts in 32
-    bits, so its compiler would not find the length of the loop.
+    It replaces `jax.lax.scan`, whose loop counter has 64 bits if 64-bit types are enabled. A TPU
+    counts in 32 bits, so its compiler would not find the length of the loop.
 
     Args:
         step: (state, batch) -> (state, report), trees of arrays.

@@ -9,7 +9,7 @@
 compiles: one for all devices, which XLA's partitioner turns into the program of each device.
 `Functions` are these programs and hold no arrays; `MeshProgram` owns the arrays of the state.
 
-Axes: K steps, B examples (in arrays of a batch: padded to equal parts).
+Axes: K steps, B examples. Arrays of a batch are padded, so that B has equal parts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Mesh(Sharded):
     """Trains on a mesh of devices: the product of its axes, from `data` to `stage`.
 
     All devices run the same step, each on its parts of batch and weights. Several processes, one
-    per host, form one mesh if `TF_CONFIG` names them. It computes on processors and GPUs; `TpuMesh`
+    per host, form one mesh if `TF_CONFIG` names them. It computes on CPUs and GPUs; `TpuMesh`
     computes on TPUs. Needs JAX: `pip install 'lingo-tf[mesh]'`.
     """
 
@@ -102,8 +102,8 @@ class Mesh(Sharded):
 class MeshProgram(program.Program):
     """Runs steps in a scan in one program; the state is split over all devices.
 
-    A single process donates the memory of a state to the next state. Several processes do not: if
-    one of them is lost during a step, the others can still save the state before that step.
+    A single process donates the memory of a state to the next state. Several processes do not: if a
+    process is lost during a step, the remaining ones can still save the state before that step.
     """
 
     def __init__(
@@ -185,12 +185,12 @@ class Functions:
     """A learner's computations on a mesh, as `jax.jit` functions that compile when first called.
 
     Attributes:
-        places: a TrainState with the `ArrayLayout` of each tensor.
-        rows: where the examples of a batch are.
+        places: a TrainState with the `Place` of each tensor.
+        rows: how the examples of a batch are split.
         train: (state, [K, B, ...] batches, number of examples without padding) -> state, [K, ...]
             reports; donates the memory of the first state if `donate` is set.
         add_states: (sums of metric states, metric states) -> sums; donates the first.
-        placement: of the tensors of a step.
+        placement: annotates the tensors of a step with their splits.
     """
 
     def __init__(self, learner: Learner, layout: Layout, mesh: Any, *, donate: bool) -> None:
@@ -213,8 +213,9 @@ class Functions:
     def compile_call(self, computation: Computation) -> Any:
         """Returns a `jax.jit` function that applies a computation to a state and a batch.
 
-        It takes weights, moving statistics, which weights these are, a [B, ...] batch, the number
-        of examples without padding, and, for prompts, decoding and random key.
+        Its arguments are the weights, the moving statistics, "trained" or "ema" (the kind of
+        these weights), a [B, ...] batch, its number of examples without padding, and for prompts
+        also the decoding and the random key.
         """
         placement, task = self.placement, self._learner.task
         unpad = remove_padding if computation.takes_prompts else self._real
@@ -243,10 +244,10 @@ class Functions:
     ) -> CompiledProgram:
         """Compiles `train`, or evaluation, from shapes.
 
-        So a program for thousands of devices compiles on one CPU. Later calls of `train` reuse a
-        program that this has compiled for the devices here. `specs` are name -> (shape, dtype) of a
-        batch; `num_steps` is K. With a `topology` of TPUs, such as "v5e:4x4", the program is for
-        them.
+        No arrays are needed, so a program for thousands of devices compiles on one CPU. Later calls
+        of `train` reuse a program that was compiled here for this process's devices. `specs` are
+        name -> (shape, dtype) of a batch; `num_steps` is K. With a `topology` of TPUs, such as
+        "v5e:4x4", the program is for these TPUs.
         """
         with explain_engine_errors():
             state, batches, size = self.arguments(specs, num_steps=num_steps)
@@ -317,12 +318,12 @@ class Functions:
 
     def _real(self, batch: Any, size: int) -> Any:
         """Returns a batch without its padding examples if these would change the results."""
-        # Else padding stays: if a loss flattens unequal parts, the partitioner gathers the logits.
+        # Otherwise it stays: if a loss flattens unequal parts, the partitioner gathers the logits.
         padding_counts = padding_changes_results(self._learner.task, len(batch["rows"]))
         return remove_padding(batch, size) if padding_counts else batch
 
     def _unpad(self, weights: Any, state: Any, which: WhichWeights) -> tuple[Any, Any]:
-        """Returns weights, trained or averaged, and moving statistics without padding."""
+        """Returns weights (trained or averaged) and moving statistics, all without padding."""
         places = self.places.select(which)
         unpad = ArrayLayout.without_padding
         return (
@@ -331,7 +332,7 @@ class Functions:
         )
 
     def _read(self, weights: Any, state: Any, which: WhichWeights) -> tuple[Any, Any]:
-        """Returns the tensors of `_unpad`, which may be in parts or rows, as layers read them."""
+        """Returns `_unpad`'s tensors, perhaps in parts or rows, in the form that layers read."""
         gather = self.placement.gather_weights
         if which == "ema":
             return gather(weights), gather(state)
@@ -352,7 +353,7 @@ def _read_arrays(arrays: Any) -> Any:
 
 
 def call_tensorflow(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a TensorFlow function for JAX programs; it is traced once for the same shapes."""
+    """Returns a TensorFlow function in a form that JAX can call; equal shapes are traced once."""
     from jax.experimental import jax2tf
 
     return jax2tf.call_tf(function, has_side_effects=False)

@@ -37,7 +37,7 @@ GENERATIONS = {
     "v5p": Generation(1, 3, 8192, 1.75e9, 459e12),
     "v6e": Generation(1, 2, 512, 1.75e9, 918e12),
 }
-"""The generations that the compiler takes, by name."""
+"""Name of a generation that the compiler accepts -> its properties."""
 
 _HOST_CHIPS = 4
 
@@ -53,8 +53,8 @@ def generation(topology: str) -> Generation:
 def topology_name(name: str, num_devices: int) -> str:
     """Returns the name of a generation's topology with enough devices, "v5e:4x4".
 
-    Its sides are as equal as possible. It has whole hosts of four chips; a mesh of fewer devices
-    takes the first ones. Raises ParamError if there is no topology of this size.
+    Its sides are as equal as possible. It has whole hosts of four chips; a mesh with fewer devices
+    uses the topology's first ones. Raises ParamError if there is no topology of this size.
     """
     tpus = generation(name)
     if num_devices > tpus.max_devices:
@@ -88,7 +88,7 @@ def lower(function: Any, arguments: Sequence[Any], topology: str, *, donate: boo
     Raises ParamError if the topology is unknown, or has fewer devices than the function's mesh.
 
     Args:
-        function: of `jax.jit`, on a mesh of CPU devices, at most as many as the topology has.
+        function: a `jax.jit` function on a mesh of CPU devices, no more than the topology has.
         arguments: abstract arrays (`jax.ShapeDtypeStruct`) in trees, or static values.
         topology: a name such as "v5e:4x4".
         donate: whether the program may reuse the memory of the first argument.
@@ -112,7 +112,7 @@ def lower(function: Any, arguments: Sequence[Any], topology: str, *, donate: boo
 
 
 def export_call(function: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
-    """Returns a function of the arrays among `arguments`: the program that `function` lowers to.
+    """Returns the program that `function` lowers to, as a function of the arrays in `arguments`.
 
     The program is lowered for the CPU, but any platform may compile it.
     """

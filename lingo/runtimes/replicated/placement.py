@@ -1,4 +1,4 @@
-"""Where the tensors of a replica's step are: it has all weights, or updates a chunk of each.
+"""The tensors of a replica's step: it updates every weight as a whole, or a chunk of each weight.
 
 With a sharded update (Xu et al. 2020, arXiv 2004.13336) a replica keeps slots for its chunk alone:
 
@@ -51,7 +51,7 @@ class ReplicaPlacement(Placement):
     def gather_neighbours(self, x: tf.Tensor, num: int) -> tf.Tensor:
         """Returns the `x` of neighbouring replicas (see `Replicas`), by one all-reduce each way.
 
-        Each replica adds its own to zeros, since an all-gather would first exchange sizes.
+        Each replica adds its own `x` to zeros, since an all-gather would first exchange sizes.
         """
         replica = tf.distribute.get_replica_context()
         own, count = replica.replica_id_in_sync_group, replica.num_replicas_in_sync
@@ -120,7 +120,7 @@ class ShardedUpdate(ReplicaPlacement):
         return self.total(sums)
 
     def _factors(self) -> Iterator[tuple[str, str, WeightRows]]:
-        """Yields path, name and rows of each slot in rows with only some axes of its weight."""
+        """Yields (path, slot name, rows) of each slot in rows that lacks axes of its weight."""
         for where, factors in self._layout.factor_rows.items():
             for name, rows in factors.items():
                 if rows is not None:
@@ -145,7 +145,7 @@ def _own_chunk(value: tf.Tensor, rows: WeightRows) -> tf.Tensor:
 
 
 def _gather(own: tf.Tensor) -> tf.Tensor:
-    """Returns the vectors [E] of all replicas, [replicas, E]."""
+    """Gathers the vectors [E] of all replicas; returns [replicas, E]."""
     return tf.distribute.get_replica_context().all_gather(own[None], axis=0)
 
 

@@ -40,7 +40,7 @@ JointComputation = Callable[[], contextlib.AbstractContextManager[None]]
 """Returns a context for computations of all processes, which a lost process may block."""
 
 Parts = Mapping[str, tuple[Any, ...]]
-"""A batch in parts: name -> a tensor of each replica of this process."""
+"""A batch split over replicas: name -> one tensor for each replica of this process."""
 
 _HOST = "CPU:0"  # of each process: holds the batches until a replica reads its step's batch
 
@@ -58,7 +58,7 @@ class _Kept:
         return tuple(part.stop - part.start for part in self.index(0))
 
     def index(self, replica: int) -> Index:
-        """Returns which part of the rows, [*stacked axes, 1, all columns], a replica has."""
+        """Returns the index of a replica's chunk in the rows, [*stacked axes, 1, all columns]."""
         if self.rows is None:
             return ()
         stacked = self.shape[: len(self.shape) - len(self.rows.shape)]
@@ -91,7 +91,7 @@ class ReplicatedProgram(Program):
     ) -> None:
         """Puts the first state, the same in all `processes`, on every replica.
 
-        With a layout (`replica_layout`), replicas have chunks of slots, else copies of everything.
+        With a layout (`replica_layout`), each replica has chunks of slots; without, copies of all.
         """
         tpu = isinstance(strategy, tf.distribute.TPUStrategy)
         super().__init__(
@@ -127,7 +127,7 @@ class ReplicatedProgram(Program):
         self._train.get_concrete_function(traced)
 
     def train(self, batches: Arrays) -> dict[str, Any]:
-        # One call assigns after each of its steps: if one fails, the first state is restored.
+        # A call assigns after each step. If a step fails, the state before the call is restored.
         with self.call_context(), self._all_or_nothing(len(batches["rows"])):
             return self._train(*self.put(batches, axis=1).args)
 
@@ -194,7 +194,7 @@ class ReplicatedProgram(Program):
             )
 
     def _indices(self, kept: _Kept) -> list[Index]:
-        """Returns which part of a tensor in rows each replica of this process has."""
+        """Returns the index of each local replica's chunk in a tensor in rows."""
         first, num = self._shares.index * self._shares.num_replicas, self._shares.num_replicas
         return [kept.index(replica) for replica in range(first, first + num)]
 
@@ -255,7 +255,7 @@ class ReplicatedProgram(Program):
         return report
 
     def _all_sizes(self, size: tf.Tensor) -> tf.Tensor:
-        """Returns the int32 scalar of every process, as int32 [number of processes]."""
+        """Gathers an int32 scalar from every process; returns int32 [number of processes]."""
 
         def total(own: tf.Tensor) -> tf.Tensor:
             return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(own))
@@ -289,7 +289,7 @@ class ReplicatedProgram(Program):
 
 
 def _gather(results: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the results [B, ...] of all replicas, name -> tensor, from this replica's."""
+    """Gathers a replica's part of results, name -> tensor; returns the [B, ...] of all replicas."""
     replica = tf.distribute.get_replica_context()
     gathered: dict[str, tf.Tensor] = {}
     for name, value in results.items():

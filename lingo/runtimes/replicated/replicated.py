@@ -32,9 +32,9 @@ class Replicated(Runtime):
     """Trains on replicas: the devices of a machine, of several workers, or of a TPU.
 
     Each replica computes the step of one device; sums over the batch (and of norms, with
-    `shard_update`) are added up over all replicas once per step. A batch that they cannot share
-    equally is padded with examples of weight 0, or refused if a layer would count these
-    (`BatchNorm`).
+    `shard_update`) are added up over all replicas once per step. A batch that the replicas cannot
+    share equally is padded with examples of weight 0. If a layer (`BatchNorm`) would count padding,
+    the batch is refused.
 
     Several processes compute together if `TF_CONFIG` names them. Each uses all accelerators that it
     sees, or else one CPU. The TPU code is tested only as far as possible without a TPU; it has not
@@ -45,7 +45,7 @@ class Replicated(Runtime):
         "all"  # such as ["GPU:0", "GPU:1"]; all: accelerators, or else CPUs
     )
     shard_update: bool = False  # a replica updates, and keeps slots for, only a chunk of a weight
-    gather_dtype: GatherDtype = "float32"  # of copies of weights that shard_update gathers
+    gather_dtype: GatherDtype = "float32"  # of weight copies that replicas gather with shard_update
     xla: bool = False  # compile a replica's own computations with XLA; a TPU always does
     tpu: str | None = None  # where a TPU is: a name, a grpc:// address, or "local"; None: no TPU
 
@@ -190,7 +190,7 @@ _first_group_keys = itertools.count(step=100_000)
 
 @functools.cache
 def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """Returns the strategy of some devices, cached, because a strategy numbers collectives."""
+    """Returns the strategy of some devices; cached, because a strategy numbers its collectives."""
     existing = {device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()}
     for name in devices:
         if name.upper().removeprefix("/DEVICE:") not in existing:

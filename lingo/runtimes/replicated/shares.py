@@ -24,7 +24,7 @@ from lingo.learner.state import Learner
 
 
 class Shares(NamedTuple):
-    """The share of one process."""
+    """One process's share of a batch, and how its replicas split this share."""
 
     index: int  # of the process
     num_processes: int  # that share a batch
@@ -35,7 +35,7 @@ class Shares(NamedTuple):
         return -(-size // self.num_processes)
 
     def example_slice(self, size: int) -> slice:
-        """Returns which examples of a batch of `size` this process has: none if there are few."""
+        """Returns the slice of a batch of `size` that this process has; empty for a small batch."""
         each = self.largest(size)
         return slice(min(self.index * each, size), min((self.index + 1) * each, size))
 
@@ -59,7 +59,7 @@ class Shares(NamedTuple):
         """Returns the padded batch of each replica: name -> arrays [..., `replica_size`, ...].
 
         `batch` is name -> [..., B of this process, ...] of any dtype; `axis` is the axis B.
-        Padding repeats the last example, with `repeat`; else it is zeros, so that its weight is 0.
+        With `repeat`, padding repeats the last example; otherwise it is zeros, so its weight is 0.
         """
         size = self.replica_size(largest, multiple_of=multiple_of)
         replicas = {}
@@ -83,7 +83,7 @@ class Shares(NamedTuple):
 
 
 def check_statistics(learner: Learner, shares: Shares, size: int, *, xla: bool = False) -> None:
-    """Raises ParamError if replicas would compute other statistics of a batch than one device.
+    """Raises ParamError if batch statistics on replicas would differ from those of one device.
 
     `size` is the number of examples of the batch; `xla` is whether XLA compiles the computations
     within a replica.
@@ -112,7 +112,7 @@ def check_statistics(learner: Learner, shares: Shares, size: int, *, xla: bool =
 
 
 def _groups(layer: Layer, size: int) -> str:
-    """Returns advice for grouped statistics: the flag of a BatchNorm; "" for other layers."""
+    """Returns advice on the flag that sets a BatchNorm's groups; "" for other layers."""
     if not isinstance(layer, BatchNorm):
         return ""
     name = type(layer).__name__

@@ -4,7 +4,7 @@ Each chip is an entry in a table: its id and its own training state, which no ot
 after the other, the chips compute the sums of their parts of the batch. The sums are flattened to a
 vector per chip, the vectors are summed by an executed all-reduce plan (`lingo/mesh/allreduce`,
 NumPy on the host), and each chip updates its own state. When chips fail, their states are deleted,
-the all-reduce is planned again around them, the next batch is split over the other chips, and these
+the all-reduce is planned again around them, the next batch is split over the other chips, which
 go on from their own states. Losses equal one device's losses: sums are divided by the denominators
 of the whole batch, and parts are filled up with examples of weight 0.
 
@@ -71,8 +71,8 @@ class SimulatedTorus(Runtime):
     """
 
     shape: list[int] = [4, 4]  # chips along each axis
-    links: Literal["torus", "mesh"] = "torus"  # whether links close the rows of chips
-    planner: Planner = "fastest"  # of the all-reduce; fastest: by predicted cost
+    links: Literal["torus", "mesh"] = "torus"  # torus: a link joins the ends of each row of chips
+    planner: Planner = "fastest"  # of the all-reduce; fastest: lowest predicted cost
     shard_update: bool = False  # each chip keeps only one piece of the optimizer's slots
     holes: list[str] = []  # chips that failed before the start: sizes and first position, "2x2@4,6"
     failures: dict[str, str] = {}  # {"50": "2x2@1,1"}: after 50 steps these chips fail, too
@@ -167,7 +167,7 @@ class SimulatedTorusProgram(LocalProgram):
     """A learner on simulated chips, each with its own state; the first chip's is evaluated."""
 
     def __init__(self, learner: Learner, state: TrainState, runtime: SimulatedTorus) -> None:
-        """Puts the state on every chip that has not failed by its step."""
+        """Puts the state on every chip that has not failed by the state's step."""
         super().__init__(learner, state, Placement())
         self._runtime = runtime
         self._failures = runtime.list_failures()
@@ -176,8 +176,8 @@ class SimulatedTorusProgram(LocalProgram):
             what, plans = self._plan_without_next()
             chips = count_text(len(self._chips), "chip")
             _log.warning(f"{what}; {plans}; this run starts on {chips}")
-        self._memory: dict[int, TrainState] = {}  # by healthy chip
-        self._pieces: dict[int, np.ndarray] = {}  # of slots, with `shard_update`
+        self._memory: dict[int, TrainState] = {}  # id of a healthy chip -> its state
+        self._pieces: dict[int, np.ndarray] = {}  # of slots, by chip, with `shard_update`
         self._lost = ""  # why the state is not whole
         self.load(state)
         self._denominators = tf.function(
@@ -289,7 +289,7 @@ class SimulatedTorusProgram(LocalProgram):
     def _lose_chips(self) -> None:
         """Deletes the states of the chips that fail before the next step, and plans without them.
 
-        It logs what happens. Raises LostState if the others do not have the whole state.
+        It logs what happens. Raises LostState if the remaining chips lack a piece of the state.
         """
         while self._failures and self._failures[0].step <= int(self._memory[self._chips[0]].step):
             what, plans = self._plan_without_next()
@@ -319,7 +319,7 @@ class SimulatedTorusProgram(LocalProgram):
         return what, plans
 
     def _all_reduce(self, values: Sequence[Any]) -> list[Any]:
-        """Returns the sums that each healthy chip ends with, from structures of tensors of each.
+        """Adds up the chips' structures of tensors; returns the sums that each healthy chip has.
 
         Failed chips have NaN, which would show in any sum that includes them.
         """
@@ -338,7 +338,7 @@ def _to_vector(values: Any) -> np.ndarray:
 
 
 def _from_vector(vector: np.ndarray, like: Any) -> Any:
-    """Returns a structure of tensors as `like` from its elements [E]."""
+    """Returns the elements [E] as a structure of tensors with the shapes of `like`."""
     flat = tf.nest.flatten(like)
     ends = np.cumsum([math.prod(one.shape) for one in flat])
     pieces = zip(np.split(vector, ends[:-1]), flat, strict=True) if flat else ()

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 MEET_SECONDS = 300.0  # until all processes have connected
 _START_SECONDS = 120  # for all servers to find each other, once all processes have met
-# TensorFlow's own limit is longer than that of `Pulse`, which names the lost process.
+# Longer than the limit of `Pulse`, so that `Pulse` comes first: it names the lost process.
 _SILENCE_SECONDS = 600
 _JOB = "worker"
 _POLL_SECONDS = 0.2
@@ -81,7 +81,7 @@ class Service:
 def meet(cluster: Cluster, *, timeout_seconds: float = MEET_SECONDS) -> None:
     """Waits until all processes of a cluster have called this.
 
-    Raises LostWorker if one does not connect in time, or the leader cannot listen at its address.
+    Raises LostWorker if a process does not connect in time, or the leader cannot listen.
     """
     deadline = time.monotonic() + timeout_seconds
     if cluster.index == 0:
@@ -218,7 +218,7 @@ def _answer(cluster: Cluster, connection: socket.socket, deadline: float) -> byt
 @contextlib.contextmanager
 def _listen(cluster: Cluster, deadline: float) -> Iterator[socket.socket]:
     """Yields a server socket at the leader's address; retries while a killed run still uses it."""
-    # The workers may reach this machine by an address that it does not know: it listens at all.
+    # Workers may reach this machine by an address that it does not know, so it listens at all.
     host, port = _place(cluster)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:

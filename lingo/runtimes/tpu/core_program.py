@@ -33,7 +33,7 @@ class CoreProgram:
     """The functions of a learner that all cores compute together.
 
     Attributes:
-        placement: of the tensors of a step.
+        placement: annotates the tensors of a step with their splits.
         cuts: a TrainState with the `Cut` of each tensor.
         step: a `tf.function` of (index, state, batch), which returns (state, report).
     """
@@ -46,7 +46,7 @@ class CoreProgram:
         self.step = tf.function(self._step, autograph=False)
 
     def batch_cut(self, shape: Sequence[int], *, rows_axis: int) -> Cut:
-        """Returns the parts of a tensor of a batch, whose axis `rows_axis` is B."""
+        """Returns the `Cut` of a batch's tensor, whose axis `rows_axis` is B."""
         axes = batch_axes(self._layout.rules, self._layout.mesh)
         return Cut(shape, whole(len(shape)).cut(rows_axis, axes), self._layout.mesh)
 
@@ -108,7 +108,7 @@ class Cut:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """The number of the device that has each part."""
+        """The device number of each part."""
         return self.tiles.tile_assignment_devices
 
     def parts(self, value: Any) -> list[np.ndarray]:
@@ -126,7 +126,7 @@ class Cut:
         return pad_part(value, index, self.part_shape)
 
     def whole(self, parts: Sequence[Any]) -> np.ndarray:
-        """Returns the tensor [*shape] from its parts; of a part with copies, the first is read.
+        """Returns the tensor [*shape] from its parts; from copies of a part, the first is read.
 
         Parts are TensorFlow's tensors or variables [*part_shape] in the order of `devices`.
         """

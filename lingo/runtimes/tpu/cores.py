@@ -16,7 +16,7 @@ _ANSWER_SECONDS = 30
 
 
 class NoTpu(LingoError):
-    """There is no TPU at the given place, or it does not answer."""
+    """No TPU has the given address, or it does not answer."""
 
     exit_code: ClassVar[int] = 2
 
@@ -32,7 +32,7 @@ class Cores(NamedTuple):
 def connect(tpu: str, mesh: Topology) -> Cores:
     """Starts a TPU (its name, grpc:// address, or "local"), once per process; returns its cores.
 
-    Raises NoTpu as `initialize` does, and ParamError if it has more cores than the mesh, or fewer.
+    Raises NoTpu like `initialize`, and ParamError unless the TPU has as many cores as the mesh.
     """
     return cores(*initialize(tpu), mesh)
 

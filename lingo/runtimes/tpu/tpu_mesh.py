@@ -80,7 +80,7 @@ class TpuMeshProgram(Program):
     """Runs steps in a loop on the cores; the host feeds them and reads their reports."""
 
     def __init__(self, learner: Learner, state: TrainState, layout: Layout, cores: Cores) -> None:
-        """Puts the first state, as for `load`, on the cores; `layout` has the part of each."""
+        """Puts the first state on the cores, like `load`; `layout` has the split of each tensor."""
         self._core, self._cores = CoreProgram(learner, layout), cores
         super().__init__(learner, self._core.placement)
         self._variables = tf.nest.map_structure(
@@ -174,12 +174,12 @@ class CoreFunctions(Functions):
     """The cores' program, compiled for devices of this process or for absent TPUs."""
 
     def __init__(self, learner: Learner, layout: Layout) -> None:
-        """Takes as many devices of this process as the mesh has."""
+        """Uses as many of this process's devices as the mesh has."""
         self._core = CoreProgram(learner, layout)
         super().__init__(learner, layout, device_mesh(layout.mesh), donate=True)
 
     def compile_call(self, computation: Computation) -> Any:
-        """Returns `Functions`' function, for trained weights and computations without prompts."""
+        """Does as `Functions.compile_call`, but only for trained weights and without prompts."""
 
         def call(weights: Any, state: Any, which: WhichWeights, batch: Any, size: int) -> Any:
             def compute(weights: Any, state: Any, batch: Any) -> Any:
@@ -225,12 +225,12 @@ class ShardedVariable:
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
     def load(self, value: Any) -> None:
-        """Assigns a value from the host, [*cut.shape] of type `dtype`."""
+        """Assigns a value from host memory, [*cut.shape] of type `dtype`."""
         for variable, part in zip(self._parts, self.cut.parts(value), strict=True):
             variable.assign(part)
 
     def numpy(self) -> np.ndarray:
-        """Returns the value on the host, [*cut.shape]."""
+        """Returns the value as a NumPy array, [*cut.shape]."""
         return self.cut.whole(self._parts)
 
     @property

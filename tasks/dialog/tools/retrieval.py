@@ -76,7 +76,7 @@ class Retrieval(Tool):
 
     The answers are the facts with the most words of the question; ties are ordered by BM25. Stop
     words, such as `is`, do not count. A fact must have more than `min_share` of the other words.
-    The answer is [] if no fact has, or if the query has over 1,000 characters.
+    The answer is [] if no fact has enough, or if the query has over 1,000 characters.
 
     Raises DataError at construction if the file has no facts, or a bad line.
     """
@@ -144,7 +144,7 @@ def _string(value: dict[str, Any], name: str, where: str) -> str:
 
 
 class Bm25:
-    """An index of texts."""
+    """An inverted index of texts, which ranks them by BM25."""
 
     def __init__(self, texts: Iterable[str], *, k1: float = 1.2, b: float = 0.75) -> None:
         """Reads all texts once.
@@ -214,7 +214,7 @@ def tokenize(text: str) -> list[str]:
 
 
 class _Separators(dict[int, str]):
-    """Maps a character's code to its text before the split; filled as characters come."""
+    """Maps a character's code to the text that replaces it before the split; filled on demand."""
 
     def __init__(self) -> None:
         self.alone: set[str] = set()  # characters that are tokens

@@ -65,14 +65,14 @@ def _translate(term: str, code: str) -> Iterator[str]:
 
 @functools.cache
 def _phrases() -> Mapping[str, Mapping[str, str]]:
-    """Returns CLDR's code of a language -> {phrase in English: phrase in the language}."""
+    """Returns `phrases.tsv` as language code -> {English phrase: phrase in the language}."""
     with PHRASES.open(encoding="utf-8", newline="") as file:
         return {row.pop("language"): row for row in csv.DictReader(file, delimiter="\t")}
 
 
 @functools.cache
 def _languages() -> Mapping[str, str]:
-    """Returns the English name, in lower case, of each of Babel's languages -> its code."""
+    """Returns the languages that Babel knows: English name in lower case -> CLDR's code."""
     from babel import Locale, localedata
 
     names = Locale("en").languages
@@ -85,7 +85,7 @@ _Key = str | int  # of an entry of a table: "de", "JPY", "length-meter", 1
 
 @functools.cache
 def _english_terms() -> Mapping[str, Mapping[str, _Key]]:
-    """Returns every English name, in lower case -> {table: key} of the entries with the name."""
+    """Returns CLDR's English names in lower case: name -> {table: key of the entry}."""
     from babel import Locale
 
     english = Locale("en")
