@@ -53,7 +53,7 @@ class Classes:
         self._original: Classes | None = None  # set in a copy, which shares its `places`
 
     @functools.cached_property
-    def places(self) -> dict[str, list[Place]]:
+    def places(self) -> dict[str, list[ClassFile]]:
         """Class name -> its `class` statements with bases, at the top level of the roots' files."""
         if self._original is not None:
             return self._original.places
@@ -126,7 +126,7 @@ class Classes:
         """Returns the sorted names of all classes that may be configurable, for suggestions."""
         return sorted({*self.places, *(name for m in self.modules for name in _own_classes(m))})
 
-    def subclasses(self, base: type[Configurable]) -> dict[str, Place]:
+    def subclasses(self, base: type[Configurable]) -> dict[str, ClassFile]:
         """Returns name -> place of the classes that inherit from `base`, without importing them.
 
         If several classes have the same name, only the first place with it is checked.
@@ -172,7 +172,7 @@ class Classes:
         found = importing.import_module(where, file, self.roots)
         return _own_classes(found).get(name)
 
-    def _places(self, module: str, name: str) -> list[Place]:
+    def _places(self, module: str, name: str) -> list[ClassFile]:
         """Returns the places of classes with a name; `module` is "", a module, or a file's name."""
         places = self.places.get(name, [])
         return [place for place in places if module in ("", place.module, place.file.name)]

@@ -129,7 +129,7 @@ class File(NamedTuple):
             raise DataError(f"{self.path} has changed since this run listed its documents.")
 
 
-class Place(NamedTuple):
+class FilePattern(NamedTuple):
     """Where a data source's files are: a directory and a pattern below it."""
 
     root: str  # a directory
@@ -150,7 +150,7 @@ def open_file(path: str) -> Iterator[BufferedReader]:
 # ---- listing -----------------------------------------------------------------------------------
 
 
-def list_files(places: Sequence[Place]) -> list[File]:
+def list_files(places: Sequence[FilePattern]) -> list[File]:
     """Returns the files that match the patterns of `places`, sorted by name.
 
     A directory that matches is skipped, unless a file was meant. A file was meant if the directory
@@ -185,7 +185,7 @@ def _match_pattern(place: FilePattern) -> list[str]:
     return sorted(set(_match_parts(place.root, "", parts)))
 
 
-def describe_place(place: Place) -> str:
+def describe_place(place: FilePattern) -> str:
     """Returns a sentence that says what is at a place, for the error that no file matches."""
     path = os.path.join(place.root, place.pattern)
     if _is_directory(path):

@@ -217,7 +217,7 @@ class _Search(NamedTuple):
     is_done: tf.Tensor  # bool [B], whether no live text can become one of the S best any more
 
 
-class _Plan(NamedTuple):
+class _BeamConstants(NamedTuple):
     """Constants of the search's loop."""
 
     prompt_tokens: tf.Tensor  # int32 [T, B], forced tokens; -1 where the search chooses

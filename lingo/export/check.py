@@ -93,7 +93,7 @@ class Case(NamedTuple):
     is_evaluated: bool = True  # whether metrics are computed; False if inputs lack some of `batch`
 
 
-class Report(NamedTuple):
+class ExportCheck(NamedTuple):
     """The outcome of the comparison of an export with its run, for the manifest."""
 
     differences: dict[str, Difference]  # signature -> difference
@@ -154,7 +154,7 @@ def make_cases(
 
 def check_export(
     folder: Path, loader: Loader, cases: Sequence[Case], run: Run, bound: Bound
-) -> Report:
+) -> ExportCheck:
     """Computes the same calls with an export and with its run, and compares the outputs.
 
     Args:

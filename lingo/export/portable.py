@@ -113,7 +113,7 @@ def export_portable(
     run: Run,
     description: Mapping[str, Any],
     progress: Callable[[str], None] = lambda _: None,
-) -> check.Report:
+) -> check.ExportCheck:
     """Writes a model into a new folder as a program that runs without lingo, and checks it.
 
     If an error occurs, nothing is written.

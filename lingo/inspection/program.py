@@ -65,7 +65,7 @@ class Row(NamedTuple):
         return self._replace(tensors=tensors, bytes=num_bytes)
 
 
-class Report(NamedTuple):
+class ProgramReport(NamedTuple):
     """The report on a compiled training or evaluation step."""
 
     program: CompiledProgram
@@ -96,7 +96,7 @@ class Report(NamedTuple):
         return sum(row.bytes for row in self.rows if row.phase == "update")
 
 
-def report(program: CompiledProgram, task: Layer) -> Report:
+def report(program: CompiledProgram, task: Layer) -> ProgramReport:
     """Returns the report on a compiled program; `task` is the task that the program computes.
 
     Raises UnreadableProgram if the program's text cannot be parsed.
@@ -132,7 +132,7 @@ def report(program: CompiledProgram, task: Layer) -> Report:
     )
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: ProgramReport) -> dict[str, Any]:
     """Returns a report as JSON values, in which equal layers have separate rows."""
     program = report.program
     return {
@@ -165,7 +165,7 @@ def _tpu_json(report: ProgramReport) -> dict[str, Any]:
     }
 
 
-def text(report: Report) -> str:
+def text(report: ProgramReport) -> str:
     """Returns a report as text: the largest rows first, one row for equal layers, totals below."""
     program, rows = report.program, _fold_layers(report.rows)
     rows.sort(key=lambda row: (-row.bytes, -row.tensors))
@@ -200,7 +200,7 @@ def _tpu(report: ProgramReport) -> list[str]:
     ]
 
 
-def _update(report: Report) -> list[str]:
+def _update(report: ProgramReport) -> list[str]:
     """Returns lines on the optimizer update's share of a step; [] for an evaluation step."""
     if not report.update_operations:
         return []
@@ -220,7 +220,7 @@ def _update(report: Report) -> list[str]:
     return lines
 
 
-def gradient_sums(report: Report) -> dict[str, int]:
+def gradient_sums(report: ProgramReport) -> dict[str, int]:
     """Returns how many tensors are summed for a sharded update: kind of collective -> number.
 
     They are gradients and gradient norms, summed in the phases backward and update, along the mesh

@@ -49,7 +49,7 @@ class AxisPlacement(NamedTuple):
     repeats: tuple[int, ...]  # how often the mesh axis repeats the box along each axis of the torus
 
 
-def places(mesh: Topology, torus: Sequence[int], *, num_inner: int = 1) -> list[Place]:
+def places(mesh: Topology, torus: Sequence[int], *, num_inner: int = 1) -> list[AxisPlacement]:
     """Returns where each mesh axis lies on the torus; mesh and torus have as many devices.
 
     The last `num_inner` axes of the torus, such as cores of a chip or switches inside each other,

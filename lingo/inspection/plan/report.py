@@ -47,7 +47,7 @@ def training(experiment: Experiment) -> Training:
     return Training(experiment.p.max_steps, tokens)
 
 
-class Plan(NamedTuple):
+class MeshPlan(NamedTuple):
     """The result of a search, with the experiment, hardware and price that were searched."""
 
     name: str  # name of the experiment
@@ -70,7 +70,7 @@ class Plan(NamedTuple):
 
 
 class Price(NamedTuple):
-    """The cost of running the experiment in one way, in the currency of `Plan.price`."""
+    """The cost of running the experiment in one way, in the currency of `MeshPlan.price`."""
 
     step: float  # cost of a step
     million_examples: float  # cost of a million training examples
@@ -102,10 +102,10 @@ class Advice(NamedTuple):
     enough: int | None
 
 
-class Report(NamedTuple):
+class PlanReport(NamedTuple):
     """The content of a plan's text, JSON and picture."""
 
-    plan: Plan
+    plan: MeshPlan
     ways: list[Way]  # the best way of each mesh, at most as many as are to be shown
     faster: Way | None  # a way that is faster than all fitting ones, but does not fit
     advice: Advice | None  # None if some way fits
@@ -115,7 +115,7 @@ class Report(NamedTuple):
         return self.ways[0]
 
 
-def report(plan: Plan, estimator: Estimator, *, top: int) -> Report:
+def report(plan: MeshPlan, estimator: Estimator, *, top: int) -> PlanReport:
     """Returns the report on a plan, with the best ways of up to `top` meshes."""
     feasible, too_large, _ = plan.ranking
 

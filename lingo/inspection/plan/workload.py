@@ -211,7 +211,7 @@ def _innermost_class(params: Any) -> type[Layer]:
     return params.cls
 
 
-class _Place(NamedTuple):
+class _LayerContext(NamedTuple):
     """What the layers around a layer imply for it."""
 
     shape: tuple[int, ...] = ()  # input shape of the nearest outer layer that counts FLOPs
@@ -238,7 +238,7 @@ class _LayerWalk:
         self._elementwise: set[int] = set()  # ids of tensors computed elementwise from kept ones
         self._names: dict[Unit, Unit] = {}  # unit without a name -> unit named by its first layer
 
-    def add(self, layer: Layer, place: _Place) -> None:
+    def add(self, layer: Layer, place: _LayerContext) -> None:
         """Adds the units and residuals of a layer and of all layers inside."""
         is_called = layer in self._calls
         if is_called and not isinstance(layer, Wrapper):
@@ -259,7 +259,7 @@ class _LayerWalk:
         for child in layer.inner_layers():
             self.add(child, inside)
 
-    def _add_residuals(self, layer: Layer, unit: Unit | None, place: _Place) -> None:
+    def _add_residuals(self, layer: Layer, unit: Unit | None, place: _LayerContext) -> None:
         """Adds the residuals of a layer, except tensors that another layer already keeps."""
         residuals: list[Residual] | None = []
         if not place.is_covered:
@@ -301,7 +301,7 @@ class _LayerWalk:
         total = max(1, self._num_weights)
         return tuple((needed, number / total) for needed, number in self._order)
 
-    def _unit(self, layer: Layer, place: _Place) -> Unit | None:
+    def _unit(self, layer: Layer, place: _LayerContext) -> Unit | None:
         """Returns the unit that a layer belongs to; None if it has no own products or weights."""
         weights = [spec for spec in layer.declarations() if spec.decay is None]
         shape, flops, _ = self._call(layer, place)
@@ -328,7 +328,7 @@ class _LayerWalk:
             logits=_num_logits(layer, shape, self._memory_length(layer)),
         )
 
-    def _call(self, layer: Layer, place: _Place) -> FlopsCall:
+    def _call(self, layer: Layer, place: _LayerContext) -> FlopsCall:
         """Returns the input shape of a layer's own products, and their FLOPs.
 
         All experts of a mixture count as one layer, which computes all slots. The mixture itself

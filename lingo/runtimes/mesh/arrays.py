@@ -32,7 +32,7 @@ def sharding(mesh: Any, split: Split) -> Any:
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))
 
 
-class Place:
+class ArrayLayout:
     """How a tensor [*shape] is stored on a mesh: as an array [*padded] with a `sharding`."""
 
     def __init__(self, shape: Sequence[int], split: Split, topology: Topology, mesh: Any) -> None:
