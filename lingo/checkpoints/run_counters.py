@@ -80,7 +80,7 @@ class Health(NamedTuple):
         )
 
     def counters(self) -> dict[str, float]:
-        """Returns TensorBoard tag -> value: whether the last step was anomalous, and total counts."""
+        """Returns TensorBoard tag -> value: 1 or 0 for the last step, and counts of all steps."""
         return {
             "learner/skipped": float(self.num_skipped > 0),
             "learner/skipped_total": float(self.skipped_total),
