@@ -264,7 +264,7 @@ def check_padding(learner: Learner, data: Input) -> None:
 
 
 def num_examples(task: Task) -> int:
-    """Returns how many examples fill whole groups, in layers that compute examples in groups."""
+    """Returns how many examples to compute: whole groups, so that padding gets other groups."""
     together = examples_together([task], (None, None))
     counts = (layer.p.num_micro_batches for layer in pipelines(task))
     unit = together * math.lcm(*counts)

@@ -427,8 +427,7 @@ def _load(
 ) -> tuple[Checkpoint, TrainState]:
     """Returns the checkpoint that `choose` finds, the same in all processes, and its state.
 
-    Another checkpoint is chosen if the training deletes the first before it is read, or if the
-    latest verifies and yet holds no tensors. The state is in memory.
+    Another is chosen if the training deletes it before it is read, or if it holds no tensors.
     """
     processes = experiment.runtime.join()
     unreadable: list[DamagedCheckpoint] = []

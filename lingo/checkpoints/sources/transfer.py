@@ -32,7 +32,7 @@ class TensorRead(NamedTuple):
     name: str
     shape: tuple[int, ...]  # of the weight
     reverse: bool = False  # whether the tensor has the weight's axes in reverse order
-    part: tuple[int, int] = (0, 1)  # (i, n): the i-th of n equal parts of the tensor's last axis
+    part: tuple[int, int] = (0, 1)  # (i, n): part i, from 0, of n parts of the tensor's last axis
     scale: float = 1.0  # factor of the values
     offset: float = 0.0  # number to add, after `scale`
     # The grids whose points the first axis lists: (the tensor's, the weight's).

@@ -66,7 +66,7 @@ class WarmStart(Configurable):
     skip: tuple[str, ...] = ()  # patterns of weights that are not read
     transpose: tuple[str, ...] = ()  # patterns of weights whose axes are reversed in the source
     reshape: bool = False  # whether the source's tensors may have neighbouring axes split or merged
-    # Pattern -> (i, n): the weight is the i-th of n equal parts of a tensor's last axis.
+    # Pattern -> (i, n): the weight is part i, from 0, of n equal parts of a tensor's last axis.
     parts: dict[str, tuple[int, int]] = {}
     scale: dict[str, float] = {}  # pattern -> factor of the source's values
     offset: dict[str, float] = {}  # pattern -> number to add, after `scale`
