@@ -20,7 +20,7 @@ DTYPES = (
 )
 """Types of tensors that lingo writes into bundles."""
 
-_GROUP_BYTES = 128 << 20  # of the tensors that are collected in memory for one write
+_GROUP_BYTES = 128 << 20  # memory of the tensors that are collected for one write
 _STORED_AS = {"float16": "int16", "uint16": "int16", "uint32": "int32", "uint64": "int64"}
 """Types whose slices RestoreV2 cannot read -> types of the same size that store their bits."""
 
@@ -32,13 +32,15 @@ def write_bundle(
     *,
     name: str = "part",
 ) -> list[str]:
-    """Writes tensors, or the shards that a process has, as TensorBundles for `merge`.
+    """Writes tensors, or shards of tensors, as TensorBundles; returns their prefixes for `merge`.
+
+    Raises ValueError for a repeated name.
 
     Args:
         folder: directory of the bundles; the prefixes returned are relative to it.
         values: (name, array of any shape and a type in `DTYPES`, or its Shards), consumed lazily.
-        table: receives the `table_entry` of each name; raises ValueError for a repeated name.
-        name: start of all file names; each process has its own.
+        table: the dict that gets the `table_entry` of each name.
+        name: start of all file names; different for each process.
     """
     prefixes = []
     with tf.device("cpu:0"):
@@ -50,12 +52,12 @@ def write_bundle(
                 shape_and_slices=[piece.spec for piece in pieces],
                 tensors=[piece.tensor for piece in pieces],
             )
-            del pieces  # frees the memory before the next are collected
+            del pieces  # frees the memory before the next pieces are collected
     return prefixes
 
 
 def merge(folder: Path, prefixes: Sequence[str]) -> None:
-    """Merges the bundles of all processes, at least one, into one.
+    """Merges the bundles of all processes, at least one bundle, into the checkpoint's bundle.
 
     No two bundles may have the same shard of a tensor. The i-th bundle's data file becomes
     `data_file(i, count)`.
@@ -69,22 +71,22 @@ def merge(folder: Path, prefixes: Sequence[str]) -> None:
 
 
 def data_file(number: int, count: int, *, prefix: str = BUNDLE) -> str:
-    """Returns the name of the data file `number` of `count` of a bundle."""
+    """Returns the name of data file `number` of a bundle that has `count` data files."""
     return f"{prefix}.data-{number:05d}-of-{count:05d}"
 
 
 class _Piece(NamedTuple):
-    """A tensor, or a shard of one, as SaveV2 writes it."""
+    """A tensor, or a shard of a tensor, as SaveV2 writes it."""
 
     name: str
-    spec: str  # which shard, as `slice_spec` writes it
+    spec: str  # the shard's position in the tensor, as `slice_spec` writes it
     tensor: tf.Tensor  # of any shape, in the type in which it is stored
 
 
 def _collect_pieces(
     values: Iterable[tuple[str, np.ndarray | Shards]], table: dict[str, dict[str, Any]]
 ) -> Iterator[list[_Piece]]:
-    """Yields lists of pieces of at most `_GROUP_BYTES` together, or of a single piece."""
+    """Yields lists of pieces, each of at most `_GROUP_BYTES` in total or with a single piece."""
     pieces: list[_Piece] = []
     num_bytes = 0
     for name, value in values:
@@ -108,7 +110,7 @@ def _boxes(value: np.ndarray | Shards) -> list[tuple[Box, np.ndarray]]:
 
 
 def slice_spec(shape: Sequence[int], cut: Box) -> str:
-    """Returns a box of a tensor as SaveV2 and RestoreV2 write it: "4 8 0,2:0,8", or "" for all."""
+    """Returns a tensor's slice in the form of SaveV2 and RestoreV2: "4 8 0,2:0,8"; "" for all."""
     if tuple(cut) == whole_box(shape):
         return ""
     spans = ":".join(f"{start},{stop - start}" for start, stop in cut)
@@ -116,7 +118,7 @@ def slice_spec(shape: Sequence[int], cut: Box) -> str:
 
 
 def table_entry(value: np.ndarray | Shards) -> dict[str, Any]:
-    """Returns a tensor's {"shape", "dtype", "boxes"}; Shards have only some boxes of it."""
+    """Returns a tensor's {"shape", "dtype", "boxes"}; Shards have boxes of only some elements."""
     shape, dtype = list(value.shape), np.dtype(value.dtype).name
     return {"shape": shape, "dtype": dtype, "boxes": [cut for cut, _ in _boxes(value)]}
 
@@ -129,9 +131,9 @@ def num_bytes(table: Mapping[str, Mapping[str, Any]]) -> int:
 def restore(
     folder: Path, names: Sequence[str], specs: Sequence[str], dtypes: Sequence[str]
 ) -> list[np.ndarray]:
-    """Reads tensors of a TensorBundle in a directory, or slices of them.
+    """Reads tensors, or slices of tensors, from the TensorBundle in a directory.
 
-    `specs` are as `slice_spec` writes them; the arrays have the shapes of the slices, in `dtypes`.
+    `specs` are the slices, as `slice_spec` writes them. An array has its slice's shape and dtype.
     """
     if not names:
         return []

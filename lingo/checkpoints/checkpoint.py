@@ -4,12 +4,12 @@
         tensors.index, tensors.data-00000-of-00001    a TensorBundle
         MANIFEST.json                                 their content, and the digest of each file
 
-Every tensor has the name of one layer's weight (`weights/<name>`, `slots/<slot>/<name>`,
-`state/<name>`), so any program that has these weights can read it, however it stacks or shards
-them.
+Every tensor belongs to one layer and is named after the layer's weight or state (`weights/<name>`,
+`slots/<slot>/<name>`, `state/<name>`). So any program that has these weights can read the
+checkpoint, however the program stacks or shards them.
 
-Each difference from a model is a line: a renamed tensor, a `missing` one (the model has it, the
-checkpoint does not) or an `unexpected` one (the checkpoint has it, the model does not).
+A report on differences from a model has a line per difference: a renamed tensor, a `missing` tensor
+(which only the model has) or an `unexpected` tensor (which only the checkpoint has).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lingo.data.array_spec import ArraySpec, Specs
 from lingo.storage.shards import box, box_shape
 
 _OTHER_MODEL = "Nothing was read. `init_from` begins another run with the weights that they share."
-_GROUP_ELEMENTS = 32 << 20  # elements of the tensors that are read at a time for their digests
+_GROUP_ELEMENTS = 32 << 20  # elements that `digests` reads at a time
 
 MAX_LINES = 20
 MAX_NAMES = 4  # names of weights that are listed for a layer
@@ -56,35 +56,35 @@ class Checkpoint:
     path: Path  # its directory
     # Content of MANIFEST.json: `format`, `step`, `metadata`, `tensors`, `files`.
     manifest: Mapping[str, Any]
-    # Errors of later checkpoints that were damaged when this one was chosen.
+    # Errors of damaged checkpoints of later steps, which were skipped to choose this checkpoint.
     later_errors: tuple[DamagedCheckpoint, ...] = ()
 
     @property
     def step(self) -> int:
-        """The number of steps done when it was written."""
+        """The number of steps done when the checkpoint was written."""
         return self.manifest["step"]
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The metadata that were saved with it."""
+        """The metadata that were saved with the tensors."""
         return self.manifest["metadata"]
 
     @property
     def tensors(self) -> dict[str, ArraySpec]:
-        """Name -> (shape, dtype) of every tensor in it."""
+        """Name -> (shape, dtype) of every tensor in the checkpoint."""
         entries = self.manifest["tensors"].items()
         return {name: (tuple(entry["shape"]), entry["dtype"]) for name, entry in entries}
 
     @property
     def num_bytes(self) -> int:
-        """The size of its files without the manifest."""
+        """The size of the checkpoint's files without the manifest."""
         return sum(entry["size"] for entry in self.manifest["files"].values())
 
     def verify(self, *, content: bool = True) -> None:
-        """Checks that every file exists and has its recorded size and, for `content`, digest.
+        """Checks that every file exists with its recorded size, and digest if `content`.
 
-        Raises DamagedCheckpoint for the first that differs, DeletedCheckpoint if it was deleted
-        meanwhile, NoUsableCheckpoint if a file is not readable now.
+        Raises DamagedCheckpoint for the first file that differs, DeletedCheckpoint if the
+        checkpoint was deleted meanwhile, NoUsableCheckpoint if a file is not readable now.
         """
         for name, expected in self.manifest["files"].items():
             with explain_damage(self.path, name), open_plain(self.path / name) as file:
@@ -97,9 +97,10 @@ class Checkpoint:
                 raise DamagedCheckpoint(self.path, name, "its bytes have changed")
 
     def require(self, expected: Mapping[str, tuple[Sequence[int], str]]) -> None:
-        """Checks that it holds exactly the tensors of a model: name -> (shape, dtype).
+        """Raises CheckpointMismatch unless it holds exactly a model's tensors.
 
-        Otherwise raises CheckpointMismatch, which lists differences and similar names.
+        `expected` has name -> (shape, dtype) of the model's tensors. The error lists differences
+        and similar names.
         """
         model = {name: (tuple(shape), dtype) for name, (shape, dtype) in expected.items()}
         if lines := difference(model=model, checkpoint=self.tensors):
@@ -119,19 +120,19 @@ class Checkpoint:
     def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> list[np.ndarray]:
         """Reads the same slice (step 1) of several tensors, without reading the rest.
 
-        Arrays have the shape of the slice and the dtype of each tensor. Raises as `read` does.
+        Each array has the slice's shape and its tensor's dtype. Raises the errors of `read`.
         """
         entries = [self._entry(name) for name in names]
         cuts = [box(index, entry["shape"]) for entry in entries]
         if all(math.prod(box_shape(cut)) for cut in cuts):
             specs = [slice_spec(e["shape"], cut) for e, cut in zip(entries, cuts, strict=True)]
             return self._restore(list(names), specs)
-        return [  # RestoreV2 refuses empty slices
+        return [  # `zeros` for empty slices, which RestoreV2 refuses
             whole[tuple(index)] for whole in self._restore(list(names), [""] * len(names))
         ]
 
     def digests(self) -> Iterator[tuple[str, str]]:
-        """Yields (name, digest) of every tensor."""
+        """Yields (name, digest of its values) of every tensor."""
         for names in self._groups():
             for name, value in self.read(names).items():
                 yield name, digest(value)
@@ -168,7 +169,7 @@ class Checkpoint:
         return values
 
     def _read_error(self, error: tf.errors.OpError) -> LingoError:
-        """Returns the error for tensors that TensorFlow cannot read, without its own message."""
+        """Returns the error to raise for tensors that TensorFlow cannot read, without its text."""
         if not os.path.lexists(self.path):
             return DeletedCheckpoint(self.path)
         if isinstance(error, tf.errors.ResourceExhaustedError):
@@ -179,9 +180,9 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Returns a checkpoint whose manifest is sound, without checking its other files.
+    """Returns a checkpoint after checking its manifest, but not its other files.
 
-    Raises as `read_manifest` does.
+    Raises the errors of `read_manifest`.
     """
     with explain_damage(path, path.name):
         is_link = path.is_symlink()
@@ -191,7 +192,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def open_sound(path: Path) -> Checkpoint:
-    """Returns a checkpoint after verifying every byte of it; errors as for `open_checkpoint`."""
+    """Returns a checkpoint after verifying every byte; raises the errors of `Checkpoint.verify`."""
     checkpoint = open_checkpoint(path)
     checkpoint.verify()
     return checkpoint
@@ -200,7 +201,7 @@ def open_sound(path: Path) -> Checkpoint:
 def digest(value: np.ndarray) -> str:
     """Returns the SHA-256 of a tensor of any shape, independent of how it was stored or split.
 
-    It covers a line such as `float32[3, 4]` and then the elements, little-endian, in C order.
+    Hashed are a line such as `float32[3, 4]` and then the elements, little-endian, in C order.
     """
     line = f"{value.dtype.name}{list(value.shape)}\n".encode()
     elements = np.asarray(value, value.dtype.newbyteorder("<"), order="C")
@@ -211,7 +212,7 @@ def digest(value: np.ndarray) -> str:
 
 
 class _Remark(NamedTuple):
-    """A line: a text, and the paths that replace each `_PATH` in it."""
+    """A line about a difference: a text, and the paths that replace each `_PATH` in it."""
 
     text: str
     paths: tuple[str, ...]
@@ -220,9 +221,9 @@ class _Remark(NamedTuple):
 def difference(*, model: Specs, checkpoint: Specs) -> list[str]:
     """Returns a line per difference between the tensors of a model and a checkpoint's tensors.
 
-    A weight, or a whole layer, that only one side has is one line. Two with the same content but
-    different names share a line, as perhaps renamed. Numbered layers share a line:
-    `model/stack/layers/0-11/ffn`. If a weight differs, its slots are not listed.
+    A weight, or a whole layer, that only one side has is one line. If each side has a layer with
+    the same content but another name, both share a line, as perhaps renamed. Numbered layers share
+    a line: `model/stack/layers/0-11/ffn`. If a weight differs, its slots are not listed.
     """
     own, its = _without_slots(model), _without_slots(checkpoint)
     remarks = [*_one_sided(own, its), *_find_changed(own, its)]
@@ -232,7 +233,7 @@ def difference(*, model: Specs, checkpoint: Specs) -> list[str]:
 
 
 def _without_slots(tensors: Specs) -> dict[str, ArraySpec]:
-    """Returns tensors by layer path, weights first, without optimizer slots."""
+    """Returns name without "weights/" -> spec, weights first, without optimizer slots."""
     names = sorted(tensors, key=lambda name: (not name.startswith(_WEIGHTS), name))
     return {n.removeprefix(_WEIGHTS): tensors[n] for n in names if not _SLOT.fullmatch(n)}
 
@@ -274,9 +275,10 @@ def _prefixes(name: str) -> list[str]:
 
 
 def _find_renamed(missing: Mapping[str, Specs], unexpected: Mapping[str, Specs]) -> dict[str, str]:
-    """Returns missing path -> unexpected path with the same content and layer numbers.
+    """Returns missing path -> an unexpected path with the same content and layer numbers.
 
-    Of several candidates it takes the most similar name; a single tensor's name must be similar.
+    Of several candidates the one with the most similar name is taken. A layer may have any other
+    name, but a single tensor's name must be similar.
     """
     candidates: defaultdict[Hashable, list[str]] = defaultdict(list)
     for path, content in unexpected.items():
@@ -314,7 +316,7 @@ def _find_changed(own: Specs, its: Specs) -> Iterator[_Remark]:
 
 
 def _slots(model: Specs, checkpoint: Specs) -> Iterator[str]:
-    """Yields differences in slots whose weights are equal: the optimizer has changed."""
+    """Yields differences in slots of weights that both sides have alike (another optimizer)."""
     differences: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for name in sorted(model.keys() | checkpoint.keys()):
         own, its, match = model.get(name), checkpoint.get(name), _SLOT.fullmatch(name)

@@ -1,7 +1,7 @@
 """Commits a checkpoint atomically, by one process or by several together.
 
     begun        the leader makes a directory with a temporary name, and shares the name
-    written      each process writes its shards there, and a report on them or on its error
+    written      each process writes its shards there, and a report about its shards or its error
     committed    the leader checks that every element was written once, merges, seals and renames
 
 An error in one process ends the save in all of them, and nothing is committed.
@@ -50,19 +50,19 @@ def commit(
     metadata: Mapping[str, Any],
     processes: Processes = ALONE,
 ) -> None:
-    """Writes and commits a checkpoint; all processes call it for the same steps, in order.
+    """Writes and commits a checkpoint; all processes call this for the same steps, in order.
 
     Args:
         target: path of the checkpoint, on a file system that all processes share.
         step: steps done.
-        tensors: (name, value), the same names in all processes. A value is an array or a tensor of
-            any shape and a type in `DTYPES`, written by the leader, or its `Shards`, written by
-            each process.
+        tensors: (name, value), the same names in all processes. A value is either an array or
+            tensor, of any shape and a type in `DTYPES`, which the leader writes; or the `Shards`
+            that this process has, which each process writes.
         metadata: other values to record, of JSON types; only the leader's are written.
         processes: all processes that write the checkpoint.
 
     Raises:
-        StorageError: if it cannot be written, or exists already.
+        StorageError: if the checkpoint cannot be written, or exists already.
         NumericFailure: if a number is not finite.
         ValueError: for values that a checkpoint cannot hold, and for an element that is not in
             exactly one process's shards.
@@ -116,7 +116,7 @@ class _Work:
 
     def _give_up(self, folder: Path, error: BaseException) -> None:
         """Takes part in the remaining communication after this process has failed to write."""
-        with contextlib.suppress(LingoError):  # of a lost process: `error` came first
+        with contextlib.suppress(LingoError):  # a lost process may raise; `error` came first
             self.report(folder, error)
             self._processes.barrier(WRITTEN)
             text = _report_text(error) if self._processes.is_leader else None
@@ -168,7 +168,7 @@ class _Work:
         try:
             yield
         except (OSError, tf.errors.OpError) as error:
-            # The remaining tensors count, too, but may raise these.
+            # The size includes the tensors that were not written yet; reading them may raise.
             with contextlib.suppress(NumericFailure, tf.errors.OpError):
                 self._table |= {name: table_entry(value) for name, value in self._values}
             needs_bytes = num_bytes(self._table)
@@ -185,7 +185,7 @@ def _report_path(folder: Path, index: int) -> Path:
 def _own_shards(
     tensors: Iterable[tuple[str, Any]], *, is_leader: bool
 ) -> Iterator[tuple[str, np.ndarray | Shards]]:
-    """Yields (name, the part of the tensor that this process writes), which may be empty."""
+    """Yields (name, value to write) of each tensor; Shards are empty if others have all of it."""
     for name, value in tensors:
         if not isinstance(value, Shards):
             array = np.asarray(value)
@@ -212,7 +212,10 @@ def _check_finite(
 
 
 def _merge_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns name -> {"shape", "dtype"}; raises ValueError if the processes' tables disagree."""
+    """Merges the processes' `table_entry` by name into {"shape", "dtype"}, if the boxes fit.
+
+    Raises ValueError if tables disagree, or if an element is not in exactly one box.
+    """
     merged: dict[str, dict[str, Any]] = {}
     boxes: dict[str, list[Any]] = {}
     for index, table in enumerate(tables):
@@ -231,7 +234,7 @@ def _merge_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
 
 
 def _run_on_leader(processes: Processes, name: str, action: Callable[[], str]) -> str:
-    """Runs an action in the leader; all processes return its result or raise its error."""
+    """Runs an action in the leader only; all processes return its result or raise its error."""
     if not processes.is_leader:
         report = json.loads(processes.share(name, None))
         _raise_reported(report["error"])
@@ -239,7 +242,7 @@ def _run_on_leader(processes: Processes, name: str, action: Callable[[], str]) -
     try:
         value = action()
     except BaseException as error:
-        with contextlib.suppress(LingoError):  # of a lost process: `error` came first
+        with contextlib.suppress(LingoError):  # a lost process may raise; `error` came first
             processes.share(name, _report_text(error))
         raise
     processes.share(name, json.dumps({"error": None, "value": value}))
@@ -247,12 +250,12 @@ def _run_on_leader(processes: Processes, name: str, action: Callable[[], str]) -
 
 
 def _report_text(error: BaseException) -> str:
-    """Returns the text that the leader shares instead of a value after an error."""
+    """Returns the text that a leader shares with all processes after an error."""
     return json.dumps({"error": _describe_error(error)})
 
 
 def _describe_error(error: BaseException | None) -> list[str] | None:
-    """Returns type name and message of an error, to be raised in other processes."""
+    """Returns [type's name, message] of an error, so that other processes can raise it."""
     if error is None:
         return None
     kind = next((kind for kind, cls in _KINDS.items() if isinstance(error, cls)), "")
@@ -260,7 +263,7 @@ def _describe_error(error: BaseException | None) -> list[str] | None:
 
 
 def _raise_reported(error: Sequence[str] | None, *, where: str = "") -> None:
-    """Raises the error of another process, if there is one."""
+    """Raises another process's error from the result of `_describe_error`, unless it is None."""
     if error is not None:
         kind, message = error
         raise _KINDS.get(kind, LingoError)(f"{where}{message}")

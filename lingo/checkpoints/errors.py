@@ -31,13 +31,13 @@ class NoUsableCheckpoint(LingoError):
 
 
 class DeletedCheckpoint(NoUsableCheckpoint):
-    """A checkpoint was deleted while it was read, as a run does with its old ones."""
+    """A checkpoint was deleted while it was read: a run deletes its old checkpoints."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path} was deleted while it was read: try again, with a later one.")
 
 
 class CheckpointMismatch(LingoError):
-    """A checkpoint is sound but belongs to another model."""
+    """A checkpoint is undamaged but belongs to another model."""
 
     exit_code: ClassVar[int] = 4

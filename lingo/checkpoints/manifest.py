@@ -1,8 +1,8 @@
 """MANIFEST.json: the content of a checkpoint, and the digest of each of its files and of itself.
 
-Its own digest is computed with zeros in the place of the digest, so the text is verified before it
-is parsed. The digest proves only that a manifest has not changed, and a checkpoint may come from
-anywhere. So every type, number and name is checked before anything in it is used; only a bundle's
+The manifest's own digest is computed with zeros in the place of the digest, so the text is verified
+before it is parsed. The digest proves only that a manifest has not changed, but a checkpoint may
+come from anywhere. So every type, number and name is checked before it is used; only a bundle's
 file names are accepted.
 """
 
@@ -27,10 +27,10 @@ from lingo.storage.files import sync
 
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
-MAX_BYTES = 16 << 20  # of a manifest: enough for about a hundred thousand tensors
+MAX_BYTES = 16 << 20  # largest manifest; enough for about a hundred thousand tensors
 
 _STEP = re.compile(r"step_([0-9]{8,10})")
-# The digests of files are indented more.
+# The manifest's own digest: the digests of files are indented more.
 _OWN_DIGEST = re.compile(rb'^ "sha256": "([0-9a-f]{64})"', re.MULTILINE)
 _ZEROS = b"0" * 64
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # EINVAL is from `open_plain`
@@ -63,7 +63,7 @@ def step_name(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """Returns the step in the name of a checkpoint, or None for another name."""
+    """Returns the step in a checkpoint's name, or None if this is not a checkpoint's name."""
     match = _STEP.fullmatch(name)
     return int(match[1]) if match and name == step_name(int(match[1])) else None
 
@@ -71,9 +71,9 @@ def step_of(name: str) -> int | None:
 def read_manifest(path: Path) -> dict[str, Any]:
     """Returns a checkpoint's manifest: `format`, `step`, `metadata`, `tensors`, `files`.
 
-    Raises DamagedCheckpoint if it is missing, has changed or breaks the schema, DeletedCheckpoint
-    if the checkpoint does not exist, and NoUsableCheckpoint if a later version of lingo wrote it,
-    or if it cannot be read now.
+    Raises DamagedCheckpoint if the manifest is missing, has changed or breaks the schema,
+    DeletedCheckpoint if the checkpoint does not exist, and NoUsableCheckpoint if a later version of
+    lingo wrote the manifest, or if it cannot be read now.
     """
     with explain_damage(path, MANIFEST), open_plain(path / MANIFEST) as file:
         text = file.read(MAX_BYTES + 1)
@@ -123,7 +123,10 @@ def seal_file(path: Path) -> dict[str, Any]:
 
 
 def render(body: Mapping[str, Any]) -> bytes:
-    """Returns the text of a manifest, with its digest; ValueError for values that JSON lacks."""
+    """Returns the text of a manifest, digest included.
+
+    Raises ValueError for values that JSON lacks, such as NaN.
+    """
     blank = {**body, "sha256": _ZEROS.decode()}
     text = json.dumps(blank, sort_keys=True, indent=1, allow_nan=False)
     return _with_digest(f"{text}\n".encode())
@@ -141,11 +144,11 @@ def _with_digest(text: bytes) -> bytes:
 
 @contextlib.contextmanager
 def explain_damage(path: Path, file: str) -> Iterator[None]:
-    """Turns an OSError inside, about a file of a checkpoint, into an error of checkpoints.
+    """Turns an OSError in the body about `file` into one of `lingo.checkpoints.errors`.
 
-    A file that is missing or not a regular file is damage, if the checkpoint itself still exists.
-    Other causes may be temporary: permissions, a disk or a server that does not answer, too many
-    open files.
+    A file that is missing or not a regular file is a DamagedCheckpoint, if the checkpoint itself
+    still exists. Other causes may be temporary: permissions, a disk or a server that does not
+    answer, too many open files.
     """
     try:
         yield
@@ -166,7 +169,7 @@ def unreadable_now(path: Path, file: str, reason: str) -> NoUsableCheckpoint:
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Opens a regular file of a checkpoint; refuses links, which may lead out of it."""
+    """Opens a regular file of a checkpoint; refuses links, which may lead out of the checkpoint."""
     return regular_file.open_regular(path, links=False)
 
 

@@ -1,4 +1,4 @@
-"""The counters of a run; a checkpoint records them, so that the run resumes exactly."""
+"""The counters of a run: checkpoints record them, so that a run resumes exactly."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ _COUNTS = {
 }
 """Key in a checkpoint -> field of Health."""
 _LARGEST = 2**63 - 1
-_LEAST_SPREAD = 1e-3  # least deviation relative to the mean: memorized data give constant losses
-_TINY = 1e-30  # least deviation, if all losses are 0
+# Least standard deviation relative to the mean: losses of memorized data are constant.
+_LEAST_SPREAD = 1e-3
+_TINY = 1e-30  # least standard deviation, for a mean of 0
 
 
 class Level(NamedTuple):
     """Moving mean and variance of losses."""
 
-    count: int = 0  # of losses, at most the window's size; all weigh the same until it is full
+    # Number of losses, at most the window's size; until then all losses have equal weight.
+    count: int = 0
     mean: float = 0.0
     variance: float = 0.0
 
@@ -44,11 +46,11 @@ class Level(NamedTuple):
 
 
 class Health(NamedTuple):
-    """Skipped steps, loss spikes and the level of the loss, which `trainer/guard` acts on."""
+    """Counts of skipped steps and loss spikes, and the loss's level, for `trainer/guard`."""
 
     num_skipped: int = 0  # consecutive latest steps that were not finite and changed nothing
     num_spiked: int = 0  # consecutive latest finite steps whose loss was a spike
-    num_anomalous: int = 0  # consecutive latest steps that were either
+    num_anomalous: int = 0  # consecutive latest steps that were not finite, or whose loss spiked
     skipped_total: int = 0
     spiked_total: int = 0
     level: Level = Level()  # of the losses of all steps that were not anomalous
@@ -78,7 +80,7 @@ class Health(NamedTuple):
         )
 
     def counters(self) -> dict[str, float]:
-        """Returns TensorBoard tag -> value, for the last step and in total."""
+        """Returns TensorBoard tag -> value: 1 or 0 for the last step, and counts of all steps."""
         return {
             "learner/skipped": float(self.num_skipped > 0),
             "learner/skipped_total": float(self.skipped_total),
@@ -95,22 +97,22 @@ class HealthSnapshot(NamedTuple):
 
 
 class RunCounters(NamedTuple):
-    """How far a run is, and how healthy."""
+    """A run's progress and health."""
 
     step: int = 0
-    offset: int = 0  # batches that were skipped: the next batch is number `step + offset`
+    offset: int = 0  # number of skipped batches: the next batch has the index `step + offset`
     rewinds: int = 0  # how often it went back to a checkpoint and skipped the batches after it
     health: Health = Health()
     # Metric -> {state: array of any shape}, summed since the last report.
     states: Mapping[str, State] = {}
-    # Step and health at the first anomaly that the guard has not acted on yet, if any; the steps
-    # since then were done in the same call.
+    # Step and health at the first anomaly that the guard has not acted on yet; None without such an
+    # anomaly. The steps after it were done in the same call of the program.
     pending_anomaly: HealthSnapshot | None = None
 
     def metadata(self, input: Input) -> dict[str, Any]:
-        """Returns the record of the counters in a checkpoint, in JSON types.
+        """Returns the counters as a checkpoint records them, in JSON types.
 
-        The training input adds the next example and the epoch, for human readers.
+        The training `input` adds the next example and the epoch, for human readers.
         """
         batch, pending = self.step + self.offset, self.pending_anomaly
         return {
@@ -133,9 +135,9 @@ class RunCounters(NamedTuple):
 
 
 def read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
-    """Returns the counters in the metadata of a step's checkpoint; missing ones are initial.
+    """Returns the counters in a checkpoint's metadata; missing counters get initial values.
 
-    The metadata are any JSON values: raises ValueError if a counter is invalid.
+    `metadata` may hold any JSON values. Raises ValueError if a counter is invalid.
     """
     try:
         return _read_counters(step, metadata)

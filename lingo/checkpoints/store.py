@@ -1,8 +1,8 @@
 """The checkpoints of a run: a directory per step, committed atomically and never written again.
 
 A checkpoint is written under a temporary name in the same directory, manifest last, and then
-renamed. There is no pointer file: the latest checkpoint is the highest step whose manifest
-verifies. `Retention` says which checkpoints stay.
+renamed. There is no pointer file: the latest checkpoint is the checkpoint with the highest step
+that verifies. `Retention` says which checkpoints are kept.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Retention(NamedTuple):
     `latest=None` keeps all checkpoints.
     """
 
-    latest: int | None = None  # how many of the highest steps
-    every: int | None = None  # multiples of this step
-    best: Collection[int] = ()  # steps: the best by `evaluate.metric`
-    rewind: Collection[int] = ()  # steps: where a rewind would go
+    latest: int | None = None  # keeps this many of the highest steps
+    every: int | None = None  # keeps multiples of this step
+    best: Collection[int] = ()  # keeps these steps, the best by `evaluate.metric`
+    rewind: Collection[int] = ()  # keeps these steps, to which the run might rewind
 
     def reasons(self, steps: Sequence[int]) -> dict[int, list[str]]:
         """Returns the steps that are kept, lowest first, each with the names of its rules."""
@@ -60,9 +60,9 @@ KEEP_ALL = Retention()
 
 
 def steps(directory: Path) -> list[int]:
-    """Returns the steps that have a checkpoint in a directory, lowest first, sound or not.
+    """Returns the steps that have a checkpoint in a directory, lowest first, damaged or not.
 
-    Everything with the name of a step counts; if it is not a directory, it is a damaged checkpoint.
+    Every entry with the name of a step counts; a file or a link counts as a damaged checkpoint.
     """
     return sorted(step for name in _names(directory) if (step := step_of(name)) is not None)
 
@@ -78,12 +78,12 @@ def step_path(directory: Path, step: int) -> Path:
 
 
 def latest(directory: Path, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> Checkpoint | None:
-    """Returns the checkpoint of the highest step that verifies, or None if there never was one.
+    """Returns the checkpoint of the highest step that verifies, or None if there never was any.
 
-    It changes nothing; `later_errors` of the result lists damaged checkpoints of higher steps.
-    `unreadable` has the errors of checkpoints that verify but hold no tensors: these are damaged,
-    too. Raises NoUsableCheckpoint if all are damaged, or if one cannot be read now and no higher
-    one verifies.
+    No file is changed; `later_errors` of the result lists damaged checkpoints of higher steps.
+    `unreadable` has the errors of checkpoints that verify but hold no tensors; these count as
+    damaged. Raises NoUsableCheckpoint if all checkpoints are damaged, or if a checkpoint cannot be
+    read now and no checkpoint of a higher step verifies.
     """
     known = {error.path: error for error in unreadable}
     damaged: list[DamagedCheckpoint] = []
@@ -94,7 +94,7 @@ def latest(directory: Path, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> 
             continue
         try:
             checkpoint = open_sound(path)
-        except DeletedCheckpoint:  # by the process that trains
+        except DeletedCheckpoint:  # the process that trains has deleted it
             return latest(directory, unreadable=unreadable)
         except DamagedCheckpoint as error:
             damaged.append(error)
@@ -114,10 +114,10 @@ def latest(directory: Path, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> 
 def find(
     directory: Path, step: int | None, *, of: Path, unreadable: Sequence[DamagedCheckpoint] = ()
 ) -> Checkpoint:
-    """Returns a sound checkpoint, of a step or the latest; messages name the run it is `of`.
+    """Returns a verified checkpoint: of `step`, or the latest if `step` is None.
 
-    `unreadable` is as for `latest`. Raises DamagedCheckpoint if the step's checkpoint is damaged,
-    NoUsableCheckpoint if none can be used.
+    Messages name the run's path, `of`. `unreadable` is as for `latest`. Raises DamagedCheckpoint if
+    the step's checkpoint is damaged, NoUsableCheckpoint if no checkpoint can be used.
     """
     if step is None:
         checkpoint = latest(directory, unreadable=unreadable)
@@ -131,7 +131,7 @@ def find(
 
 
 def find_path(directory: Path, step: int, *, of: Path) -> Path:
-    """Returns the path of a step's existing checkpoint, sound or not; arguments as for `find`."""
+    """Returns the path of a step's checkpoint, damaged or not; arguments and errors as `find`."""
     existing = steps(directory)
     if step not in existing:
         text = ", ".join(map(str, existing)) or "none"
@@ -142,8 +142,8 @@ def find_path(directory: Path, step: int, *, of: Path) -> Path:
 def share_checkpoint(processes: Processes, directory: Path, find: Callable[[], _Found]) -> _Found:
     """Returns, in all processes, the checkpoint that the leader finds, or None if it finds none.
 
-    The directory may change while processes read it, so each alone might find another one. All
-    processes must call this; only the leader calls `find`, which verifies what it returns.
+    The directory may change while processes read it, so separate searches might differ. All
+    processes must call this; only the leader calls `find`, which verifies the checkpoint.
     """
     if processes.is_leader:
         checkpoint = find()
@@ -157,7 +157,7 @@ def share_checkpoint(processes: Processes, directory: Path, find: Callable[[], _
 def share_checkpoints(
     processes: Processes, directory: Path, checkpoints: Iterable[Checkpoint]
 ) -> Iterator[Checkpoint]:
-    """Yields the leader's checkpoints in all processes."""
+    """Yields, in all processes, the checkpoints that the leader iterates over."""
     remaining = iter(checkpoints)
     while checkpoint := share_checkpoint(processes, directory, lambda: next(remaining, None)):
         yield checkpoint
@@ -189,13 +189,15 @@ def save(
     retention: Retention = KEEP_ALL,
     processes: Processes = ALONE,
 ) -> Path:
-    """Commits a checkpoint (errors as for `commit`), then deletes checkpoints that are not kept.
+    """Commits a checkpoint, deletes checkpoints that are not kept, and returns the new path.
+
+    Raises the errors of `commit`.
 
     Args:
-        directory: of all checkpoints; created if it is missing, but not its parent.
+        directory: parent of all checkpoints; created if it is missing, but not its own parent.
         tensors: as for `commit`, each of a single layer; consumed lazily and written in groups.
         retention: the rules by which checkpoints are kept. Only the leader uses them.
-        processes: all that save it together, on one file system; the leader deletes.
+        processes: all processes that save together, on one file system; the leader deletes.
     """
     target = step_path(directory, step)
     commit(target, step=step, tensors=tensors, metadata=metadata, processes=processes)
@@ -215,7 +217,7 @@ def save(
 
 
 def delete(path: Path) -> None:
-    """Deletes a checkpoint; it is first renamed, so that no incomplete checkpoint is ever seen."""
+    """Renames and then deletes a checkpoint, so that no reader sees an incomplete checkpoint."""
     trash = path.with_name(f".trash-{path.name}-{uuid.uuid4().hex[:8]}")
     with explain_write_errors(path):
         path.rename(trash)
@@ -234,7 +236,7 @@ def quarantine(path: Path) -> Path:
 
 
 def quarantine_all(damaged: Iterable[DamagedCheckpoint], *, report: Callable[[str], None]) -> None:
-    """Renames damaged checkpoints, and reports each."""
+    """Renames damaged checkpoints (`quarantine`), and reports each with a line."""
     for error in damaged:
         report(f"{error}; renamed to {quarantine(error.path).name}")
 

@@ -1,13 +1,13 @@
 """Writes checkpoints one at a time, in a thread of its own while training continues.
 
     with Writer(directory, asynchronous=True, on_commit=report) as writer:
-        writer.wait()                                    # so that only one is in memory
+        writer.wait()                                    # so that only one state is in memory
         writer.save(20, tensors, metadata=..., retention=...)  # returns at once
         writer.check()                                   # raises errors of the thread
-        writer.wait()                                    # returns when it is on the disk
+        writer.wait()                                    # returns when all is on the disk
 
-An error in the thread is raised by the next call. However the block is left, the checkpoint in
-progress is finished first; also when the interpreter exits.
+An error in the thread is raised by the next call. However the block is left, and even if the
+interpreter exits, the checkpoint in progress is finished first.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Writer:
         on_commit: Callable[[int], None],
         processes: Processes = ALONE,
     ) -> None:
-        """Writes nothing yet; each of the processes that write together has a Writer.
+        """Writes nothing yet. Processes that write checkpoints together have a Writer each.
 
-        `asynchronous` says whether training continues while a checkpoint is written. The thread
-        calls `on_commit` with the step of each checkpoint that is on the disk.
+        `asynchronous` says whether training continues while a checkpoint is written. As soon as
+        a checkpoint is on the disk, the thread calls `on_commit` with its step.
         """
         self._directory, self._asynchronous = directory, asynchronous
         self._on_commit, self._processes = on_commit, processes
@@ -65,9 +65,9 @@ class Writer:
         metadata: Mapping[str, Any],
         retention: Retention = KEEP_ALL,
     ) -> None:
-        """Starts to write a checkpoint; waits for it if it is not asynchronous.
+        """Starts to write a checkpoint; if not `asynchronous`, waits until it is written.
 
-        Arguments are as for `store.save`. The thread iterates over the tensors: the data that they
+        Arguments are as for `store.save`. The thread iterates over `tensors`, so the data that they
         are read from must not change from now on. Raises the error of the previous checkpoint.
         """
         self.wait()
@@ -80,7 +80,7 @@ class Writer:
     def check(self) -> None:
         """Raises an error of the thread, without waiting for a checkpoint in progress.
 
-        All processes must call it at the same steps, and raise at the same step.
+        All processes must call this at the same steps; an error is raised in all at the same step.
         """
         if self._pending is not None and self._processes.any(self._pending.done()):
             self.wait()
@@ -88,7 +88,7 @@ class Writer:
     def wait(self) -> None:
         """Waits until no checkpoint is in progress; raises the error of a failed one."""
         if self._pending is not None:
-            futures.wait([self._pending])  # after an interrupt here it is still pending
+            futures.wait([self._pending])  # after an interrupt here the save is still pending
             future, self._pending = self._pending, None
             future.result()
 

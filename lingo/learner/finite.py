@@ -1,4 +1,4 @@
-"""Finds the first quantity of a step that is not finite: an index on devices, a name on hosts.
+"""Finds the first quantity of a step that is not finite: devices return its index, Python names it.
 
 Every tensor that a step computes is summed, weight by weight; a sum is finite only if all its terms
 are. The sums form one vector, in the order in which NaN and infinity spread:
@@ -29,11 +29,11 @@ GRAD_NORM = "learner/grad_norm"
 
 
 class FiniteCheck(NamedTuple):
-    """The result of `check_finite`: `is_finite`, bool scalar, is whether the step may be applied.
+    """The result of `check_finite`.
 
-    The arrays of the batch do not count: a NaN there may be masked, and shows in the loss if it is
-    not. `first_non_finite`, int32 scalar, is an index into `quantity_names`; -1 if the step may be
-    applied.
+    `is_finite`, a bool scalar, says whether the update may be applied. The arrays of the batch do
+    not count: a NaN there may be masked, and otherwise shows in the loss. `first_non_finite`, an
+    int32 scalar, is an index into `quantity_names`; -1 if the update may be applied.
     """
 
     is_finite: tf.Tensor
@@ -43,7 +43,7 @@ class FiniteCheck(NamedTuple):
 def quantity_names(
     learner: Learner, *, arrays: Collection[str], terms: Collection[str]
 ) -> list[str]:
-    """Returns the name of each entry of the vector of sums.
+    """Returns the name of each checked quantity, in the order of `FiniteCheck.first_non_finite`.
 
     `arrays` are the floating-point arrays of a batch, `terms` the loss's terms, `total` included.
     """
@@ -87,8 +87,8 @@ def check_finite(
     """Checks every tensor that a step computes, with the results of `local_sums` and `square_sums`.
 
     `norm` is the norm of all gradients, a float32 scalar; `new` are weights, slots and state after
-    the update, with the shapes of `TrainState` or in rows. `total` adds up sums over the devices
-    that have parts of weights and slots.
+    the update, with the shapes of `TrainState` or split into rows (`Weight.row_columns`). `total`
+    adds up sums over the devices that have shards of weights and slots.
     """
     weights, slots, state = new
     weight_sums, slot_sums = total(
@@ -127,9 +127,10 @@ def array_sums(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 def square_sums(
     weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """Returns the sum of squares of each layer's gradient, by program path.
+    """Returns the sum of squares of each layer's gradient, by path, with stacked layers as one.
 
-    Gradients are float32 [*weight.shape], or in rows; results are [*weight.stack_shape].
+    Gradients are float32 [*weight.shape], or split into rows (`Weight.row_columns`); results are
+    [*weight.stack_shape].
     """
     return {where: _square_sum(weight, gradients[where]) for where, weight in weights.items()}
 
@@ -141,7 +142,7 @@ def _square_sum(weight: Weight, gradient: tf.Tensor) -> tf.Tensor:
 
 
 def _slots(learner: Learner) -> list[tuple[str, str]]:
-    """Returns the program path and the name of each slot, in order."""
+    """Returns (program path of its weight or state, slot's name) of each slot, in order."""
     return [(where, slot) for where, slots in learner.slots().items() for slot in sorted(slots)]
 
 
@@ -164,6 +165,6 @@ def _sum_statistic(
 
 
 def _sum_per_layer(where: str, value: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of each layer's part of a tensor [*stacked axes, ...], [*stacked axes]."""
+    """Returns each layer's sum, [*stacked axes], of a tensor [*stacked axes, ...]."""
     stacked = len(path.stack_shape(where))
     return tf.reduce_sum(value, axis=list(range(stacked, len(value.shape))))

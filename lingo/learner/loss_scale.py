@@ -29,7 +29,7 @@ STEPS = "loss_scale/finite_steps"
 
 
 def states(task: Task) -> dict[str, ParamSpec]:
-    """Returns the states by program path: {} unless a layer of the task computes in float16."""
+    """Returns path -> declaration of the scale's states; {} if no layer computes in float16."""
     if all(layer.p.dtype != "float16" for layer in task.tree()):
         return {}
     start = Constant.params(value=START).build()
@@ -40,7 +40,7 @@ def states(task: Task) -> dict[str, ParamSpec]:
 
 
 def next_states(state: Mapping[str, tf.Tensor], is_finite: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the states after a step; `is_finite`, bool scalar: whether its gradients were."""
+    """Returns the states after a step; `is_finite`, bool scalar: its gradients were finite."""
     scale, steps = state[SCALE], state[STEPS] + 1.0
     is_due = steps >= GROWTH_STEPS
     larger = tf.where(is_due & tf.math.is_finite(2.0 * scale), 2.0 * scale, scale)

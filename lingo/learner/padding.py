@@ -20,9 +20,9 @@ def row_multiple(learner: Learner) -> int:
     """Returns the number that each replica's batch must be a multiple of.
 
     `accumulation_steps` splits the batch into parts, and every pipeline splits each part into
-    micro-batches. A pipeline whose layers compute neighbouring examples together (a MoE in its
-    groups) does not count: padding would end up inside the groups, so such a pipeline raises
-    ParamError for a batch that does not divide.
+    micro-batches. A pipeline whose layers compute neighbouring examples together (a mixture of
+    experts routes them in groups) does not count: padding would end up inside the groups, so such
+    a pipeline raises ParamError for a batch that does not divide.
     """
     counts = (x.p.num_micro_batches for x in pipelines(learner.task) if not _combines_examples(x))
     return learner.accumulation_steps * math.lcm(*counts)

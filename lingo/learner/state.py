@@ -1,8 +1,9 @@
 """The training state: weights, optimizer slots, moving statistics, the step number; its placement.
 
-On the host and in checkpoints every tensor belongs to one layer and has its name
+In a checkpoint every tensor belongs to one layer and is named after it
 (`weights/model/stack/layers/3/ffn/w_in`). A program may stack the tensors of identical layers
-along leading axes ("stacked axes"); the same checkpoint serves both.
+along leading axes ("stacked axes"); a "program path" names such a tensor, stacked or not. So one
+checkpoint serves programs with and without stacked layers.
 """
 
 from __future__ import annotations
@@ -46,23 +47,25 @@ FirstSlot = Callable[[str, str], np.ndarray | None]
 
 
 class SavedTensors(Protocol):
-    """Tensors of one step by name, as a checkpoint holds them."""
+    """A checkpoint as `restore_state` reads it: the tensors of one step, by name."""
 
     @property
     def step(self) -> int:
-        """Steps done when they were saved."""
+        """The number of steps done when the tensors were saved."""
         ...
 
     def require(self, expected: Mapping[str, tuple[Sequence[int], str]]) -> None:
         """Raises CheckpointMismatch unless the tensors are as expected: name -> (shape, dtype)."""
 
     def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> Iterable[np.ndarray]:
-        """Returns the same slice of each named tensor; all are float32 and of the same shape."""
+        """Returns slice `index` of each named tensor; all tensors are float32 of one shape."""
         ...
 
 
 class TrainState(NamedTuple):
-    """Everything that a step reads and writes, keyed by program path.
+    """Everything that a step reads and writes.
+
+    A path names a tensor of the program, which may stack the tensors of identical layers.
 
     Attributes:
         step: int32 scalar, steps done.
@@ -80,7 +83,7 @@ class TrainState(NamedTuple):
     def map(self, function: Callable[[str, Any], Any]) -> TrainState:
         """Returns a state with `function(path, tensor)` in place of each tensor, of any shape.
 
-        The path names the weight or state that the tensor belongs to; it is "" for the step.
+        The path names the weight or state that the tensor belongs to; the step's path is "".
         """
 
         def each(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +96,7 @@ class TrainState(NamedTuple):
         return TrainState(function("", self.step), each(self.weights), slots, each(self.state))
 
     def select(self, weights: WhichWeights) -> TrainState:
-        """Returns the state as trained, or with the moving averages of weights and statistics.
+        """Returns this state, or with "ema" the moving averages in place of weights and statistics.
 
         Statistics, such as a batch norm's, are averaged like weights: weights averaged over many
         steps do not fit the latest steps' statistics (as in Tan and Le 2019's EfficientNet code).
@@ -112,16 +115,16 @@ class Learner(NamedTuple):
 
     task: Task
     optimizer: Optimizer
-    seed: int = 0  # of initial values and of randomness in the step
+    seed: int = 0  # for initial values and for randomness in steps
     accumulation_steps: int = 1  # parts of a batch whose gradients are added, one after the other
     specs: Specs = MappingProxyType({})  # name -> (shape, dtype) of a batch; {} if not known
 
     def weights(self) -> dict[str, Weight]:
-        """Returns the description of each weight that the optimizer gets, by program path."""
+        """Returns program path -> the `Weight` that describes this weight to the optimizer."""
         return dict(_weights(self.task))
 
     def states(self) -> dict[str, ParamSpec]:
-        """Returns the declaration of each state by program path: the task's, and a loss scale."""
+        """Returns program path -> declaration, of the task's states and of the loss scale."""
         return {**self.task.states(), **loss_scale.states(self.task)}
 
     def slots(self) -> dict[str, dict[str, Slot]]:
@@ -139,7 +142,7 @@ class Learner(NamedTuple):
 
 @functools.lru_cache(maxsize=4)
 def _weights(task: Task) -> dict[str, Weight]:
-    """Returns each weight's description, cached: a large task has hundreds of thousands."""
+    """Returns path -> description of each weight; cached, as a task may have 100,000 weights."""
     return {
         where: Weight(where, tuple(path.names(where)), spec.program_shape, spec.num_stacked)
         for where, spec in task.weights().items()
@@ -157,12 +160,12 @@ def num_bytes(learner: Learner) -> dict[str, int]:
 
 
 def map_shapes(learner: Learner, tensor: Callable[[tuple[int, ...]], Any]) -> TrainState:
-    """Returns a learner's state with `tensor(shape)` in place of each tensor; () for the step."""
+    """Returns a learner's state with `tensor(shape)` in place of each tensor; the step's is ()."""
     return _build_state(learner, tensor(()), lambda entry: tensor(entry.shape))
 
 
 def initial_value(spec: ParamSpec, seed: int, first_value: FirstValue | None = None) -> np.ndarray:
-    """Returns the initial value of a weight or state, float32 [*spec.program_shape]."""
+    """Returns a weight's or state's initial value, drawn or read: float32 [*spec.program_shape]."""
     return np.asarray(_initial_array(spec, seed, first_value))
 
 
@@ -171,8 +174,8 @@ def initial_state(
 ) -> TrainState:
     """Returns the state before the first step; moving averages start equal to the weights.
 
-    Tensors have the shapes of `TrainState` and are lazy (`LazyArray`): drawn, or read by
-    `first_value` and `first_slot`, when they are indexed. The step is int32 0.
+    Tensors have the shapes of `TrainState` and are lazy (`LazyArray`). When one is indexed, it is
+    read by `first_value` or `first_slot`, or else drawn. The step is int32 0.
     """
     specs = {**learner.task.weights(), **learner.states()}
     first = {
@@ -201,7 +204,7 @@ def load_arrays(state: TrainState) -> TrainState:
 
 
 def _layer_names(program_path: str) -> np.ndarray:
-    """Returns the names of the layers' weights of a program path, object array [*stacked axes]."""
+    """Returns the name of each layer's weight in a program's tensor: object [*stacked axes]."""
     names = np.array(path.names(program_path), object)
     return names.reshape(path.stack_shape(program_path))
 
@@ -225,9 +228,9 @@ def _initial_array(spec: ParamSpec, seed: int, first_value: FirstValue | None) -
 
 
 class _Entry(NamedTuple):
-    """One tensor of the program; knows the names of its layers' tensors in a checkpoint."""
+    """A tensor of the program, which a checkpoint holds as one tensor per stacked layer."""
 
-    kind: str  # first part of the names
+    kind: str  # first part of the checkpoint's names: "weights", "slots/<slot>" or "state"
     path: str
     shape: tuple[int, ...]
     slot: Slot | None = None
@@ -236,7 +239,7 @@ class _Entry(NamedTuple):
         return [f"{self.kind}/{name}" for name in path.names(self.path)]
 
     def is_saved(self, name: str) -> bool:
-        """Returns whether the tensor of a layer is saved: a slot of a frozen layer is not."""
+        """Returns whether the tensor of this layer is saved: slots of frozen layers are not."""
         return self.slot is None or name in self.slot.names
 
     def saved_layers(self) -> list[bool]:
@@ -249,18 +252,18 @@ class _Entry(NamedTuple):
         return self.shape[self.num_stacked() :]
 
     def place(self, state: TrainState) -> tuple[dict[str, Any], str]:
-        """Returns the dict of a state that holds the tensor, and the tensor's key in it."""
+        """Returns the dict in `state` that holds this tensor, and the tensor's key in the dict."""
         if self.slot is not None:
             return state.slots[self.path], self.kind.removeprefix("slots/")
         return (state.weights if self.kind == "weights" else state.state), self.path
 
     def constant(self, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
-        """Returns parts of some layers' slots as they are before the first step."""
+        """Yields, for each named layer, slice `index` of the slot's value before the first step."""
         fill = np.float32(self.slot.fill if self.slot else 0.0)
         return (np.broadcast_to(fill, self.layer_shape())[index] for _ in names)
 
     def read(self, read: Read, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
-        """Yields parts of some layers' tensors: from a checkpoint, or `constant` if not saved."""
+        """Yields slice `index` of each named layer's tensor: `read`, or `constant` if not saved."""
         saved = [name for name in names if self.is_saved(name)]
         parts = read([f"{self.kind}/{name}" for name in saved], index)
         values = dict(zip(saved, parts, strict=True))
@@ -289,7 +292,7 @@ def named_shapes(learner: Learner) -> dict[str, tuple[int, ...]]:
 
 
 def slot_shapes(learner: Learner) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Returns {name of one layer's weight or moving statistic: {slot: shape}}, if it has slots."""
+    """Returns {name: {slot: shape}} of each layer's weight or moving statistic that has slots."""
     shapes: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, shape in named_shapes(learner).items():
         kind, _, rest = name.partition("/")
@@ -302,8 +305,8 @@ def slot_shapes(learner: Learner) -> dict[str, dict[str, tuple[int, ...]]]:
 def named_tensors(learner: Learner, state: TrainState) -> Iterator[tuple[str, Any]]:
     """Yields (name in a checkpoint, float32 tensor of one layer) for everything but the step.
 
-    Tensors have the shapes of `named_shapes`: any shape, without stacked axes. Where a tensor of
-    the state is `Shards`, each layer's tensor is yielded as `Shards`.
+    Tensors have the shapes of `named_shapes`, which have no stacked axes. Where a tensor of the
+    state is `Shards`, each layer's tensor is yielded as `Shards`.
     """
     for entry in _entries(learner):
         holder, key = entry.place(state)
@@ -331,8 +334,8 @@ def _unstack(entry: _Entry, value: Any) -> Iterable[Any]:
 def restore_state(learner: Learner, saved: SavedTensors) -> TrainState:
     """Returns the state that a checkpoint holds; its tensors are read when they are indexed.
 
-    The learner may stack layers in another way than the one that saved them. Raises
-    CheckpointMismatch if the checkpoint is of another model.
+    The learner may stack layers in another way than the learner that was saved. Raises
+    CheckpointMismatch if the checkpoint belongs to another model.
     """
     shapes = named_shapes(learner)
     saved.require({name: (shape, "float32") for name, shape in shapes.items()})
@@ -353,15 +356,15 @@ def _build_state(learner: Learner, step: Any, tensor: Callable[[_Entry], Any]) -
 
 
 class Placement:
-    """Where a step's tensors are: whole on one device; runtimes of many devices subclass it.
+    """Where a step's tensors are. Here: on one device; runtimes of many devices have subclasses.
 
     `rules` are the sharding rules for layers' tensors, None if nothing is split; `compiled` is
     whether XLA compiles the layers; `weights_ready` and `constant_ranges` are fields of `Call`.
     """
 
     rules: Rules | None = None
-    gathers_weights: bool = False  # whether `update` returns parts of weights, for `gather_weights`
-    keeps_parts: bool = False  # whether a step begins with such parts, and gathers them
+    gathers_weights: bool = False  # whether `update` returns sharded weights, for `gather_weights`
+    keeps_parts: bool = False  # whether a step begins with sharded weights, and gathers them
 
     def __init__(
         self, *, compiled: bool = False, weights_ready: bool = False, constant_ranges: bool = False
@@ -374,7 +377,7 @@ class Placement:
         return {"rules": self.rules, "compiled": self.compiled, **self._fields}
 
     def total(self, sums: Any) -> Any:
-        """Returns a structure of tensors, of any shape, summed over replicas: the same on each."""
+        """Returns the structure `sums` with each tensor summed over replicas, the same on each."""
         return sums
 
     def compute(self, function: Callable[[], T]) -> T:
@@ -382,29 +385,29 @@ class Placement:
         return function()
 
     def weights_for_layers(self, weights: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns weights, by path, as a step's layers read them, from those kept between steps.
+        """Turns weights, by path, as kept between steps, into weights as a step's layers read them.
 
-        They are float32 in their own shapes, perhaps rounded to fewer bits.
+        The results are float32 in the weights' shapes, perhaps rounded to fewer bits.
         """
         return dict(weights)
 
     def update_weight(self, weight: Weight) -> Weight:
-        """Returns a weight's description as the optimizer gets it: perhaps with `row_columns`."""
+        """Returns a weight's description for the optimizer; `row_columns` is set if it is split."""
         return weight
 
     def shard_for_update(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns weights, or their gradients, by path, split for the optimizer.
 
-        They are float32 in their own shapes; the results are as `update_weight` describes them.
+        `values` are float32 in the weights' shapes; `update_weight` describes the results.
         """
         return dict(values)
 
     def shard_for_storage(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns weights after their update, by path, as `gather_weights` takes them."""
+        """Returns updated weights, by path, as `update` returns them: perhaps still split."""
         return dict(values)
 
     def gather_weights(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns weights, by path, from the results of `shard_for_storage`."""
+        """Gathers the results of `shard_for_storage`, by path, into weights in their own shapes."""
         return dict(values)
 
     def state_for_evaluation(self, state: TrainState, weights: WhichWeights) -> TrainState:
@@ -423,11 +426,11 @@ class Placement:
         return slots
 
     def total_of_parts(self, sums: T) -> T:
-        """Returns sums over all devices' parts, from sums over the parts of `shard_for_update`."""
+        """Adds up, over devices, the sums of each device's results of `shard_for_update`."""
         return sums
 
     def device_scope(self, where: str) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context for tensors on a weight's or state's device, by path; "": the step."""
+        """Returns a context for tensors on the device of the weight or state at path `where`."""
         return contextlib.nullcontext()
 
     def update_scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -435,7 +438,7 @@ class Placement:
         return contextlib.nullcontext()
 
     def select(self, condition: tf.Tensor, new: T, old: T) -> T:
-        """Returns one of two structures of tensors, of any shape: `new` if true, else `old`."""
+        """Returns `new` if the condition is true, else `old`; both are structures of tensors."""
         return tf.cond(condition, lambda: new, lambda: old)
 
 

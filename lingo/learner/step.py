@@ -1,14 +1,15 @@
-"""The training step: three pure functions of tensors; a runtime supplies only their placement.
+"""The training step as three pure functions of tensors; a runtime only places the tensors.
 
     denominators = total(loss_denominators(batch))             # from the batch alone
     sums = total(batch_sums(state, batch, denominators))       # gradients, losses, ...
-    state, report = update(state, sums)                        # whole on every replica, or its part
+    state, report = update(state, sums)                        # on each replica, all or its shard
 
 `total` adds over replicas: it is the identity on one device and on a mesh, and an all-reduce on
 replicas. `batch_sums` never divides by a local batch size or a number of replicas.
 
 Axes: B examples in a replica's part of the batch. "Stacked axes" are the leading axes along which
-a program stacks the tensors of identical layers.
+a program stacks the tensors of identical layers. A "program path" names such a tensor, stacked or
+not: a weight or a state, such as a moving statistic.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ IS_CAUSAL = "is_causal"
 def train_step(
     learner: Learner, state: TrainState, batch: Batch, place: Placement = ONE_DEVICE
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Does one training step; returns the state after it, and the report of `update`.
+    """Does one training step, and returns the new state and the report of `update`.
 
     `batch` is this replica's part of the step's batch, {name: [B, ...] tensor}; its `rows`, int32
     [B], are the indices of these examples in the step's batch.
@@ -81,13 +82,13 @@ def batch_sums(
 ) -> dict[str, Any]:
     """Returns `local_sums` of this replica's part of the batch, added over accumulation steps.
 
-    `denominators` are the whole batch's, term -> float32 scalar.
+    `denominators` are sums over the whole batch of all replicas, term -> float32 scalar.
     """
     task, key = learner.task, random.fold(random.root_key(learner.seed), state.step)
     frozen = find_frozen(learner)
     weights = state.weights
     if place.keeps_parts:
-        with tf.name_scope("update"):  # gathering them completes the previous step's update
+        with tf.name_scope("update"):  # gathering the weights completes the previous step's update
             weights = place.weights_for_layers(weights)
 
     def part(batch: Batch) -> dict[str, Any]:
@@ -111,16 +112,16 @@ def local_sums(
     *,
     frozen: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Computes the contribution of one part of the batch to the step; contributions add up.
+    """Computes gradients, losses and statistics of a part of the batch, to be added over all parts.
 
     Args:
         task: the model and its losses.
         weights: program path -> float32 [*stacked axes, ...].
         state: program path -> float32 [*stacked axes, ...], moving statistics, a loss scale.
         batch: {name: [B, ...] tensor}, a part of the step's batch.
-        denominators: loss term -> float32 scalar, the weight of the whole batch.
+        denominators: loss term -> float32 scalar, the term's divisor for the whole batch.
         key: random key of (seed, step).
-        place: where tensors are.
+        place: the runtime's placement of tensors.
         frozen: program paths of weights that no step changes, so that they need no gradient.
 
     Returns:
@@ -187,10 +188,11 @@ def normalize_losses(
 ) -> dict[str, tf.Tensor]:
     """Returns each loss term divided by its denominator, and the `total` that training minimizes.
 
-    All are float32 scalars by term. `sums` are the task's terms and `side_losses` the layers',
-    summed over a part of the batch. A denominator is the weight of the whole batch; a term without
-    one is divided by `examples`' denominator. `total` is the sum of coefficient * term. Raises
-    ParamError if two losses have the same name, or one is called `total`.
+    Arguments and result are {term: float32 scalar}. `sums` are the task's terms and `side_losses`
+    the layers' terms, summed over a part of the batch. A denominator is the term's divisor for the
+    whole batch; a term without a denominator is divided by the denominator of `examples`. `total`
+    is the sum of coefficient * term. Raises ParamError if two losses have the same name, or if
+    a loss is called `total`.
     """
     if twice := sums.keys() & side_losses.keys() | {"total"} & (sums.keys() | side_losses.keys()):
         raise ParamError(
@@ -212,8 +214,9 @@ def normalize_losses(
 def accumulate_sums(part: Callable[[Batch], Any], batch: Batch, num_parts: int) -> Any:
     """Returns the sum of `part` over the parts of a batch, computed one after the other.
 
-    `part` maps runs of neighbouring examples of the batch, {name: [B, ...] tensor} with `rows`, to
-    tensors of any shape. Raises ValueError if `num_parts` does not divide B.
+    `part` maps some neighbouring examples of the batch, {name: [B / num_parts, ...] tensor}, to
+    tensors of any shape. The batch, {name: [B, ...] tensor}, includes `rows`. Raises ValueError if
+    `num_parts` does not divide B.
     """
     if num_parts == 1:
         return part(batch)
@@ -232,10 +235,10 @@ def accumulate_sums(part: Callable[[Batch], Any], batch: Batch, num_parts: int) 
 def update(
     learner: Learner, state: TrainState, sums: Mapping[str, Any], place: Placement = ONE_DEVICE
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Applies the sums of one step; skips the update if any of its values is not finite.
+    """Updates the state from the sums of one step, unless a value of the step is not finite.
 
-    A skipped step keeps weights, slots and statistics, and counts as done: `step` advances. The
-    checked values are losses, gradients and their norm, batch statistics, and the updated tensors.
+    A skipped update keeps weights, slots and statistics; the step counts as done: `step` advances.
+    The checked values are losses, gradients and their norm, batch statistics, and updated tensors.
     `sums` is the result of `local_sums`, added over all parts of the batch.
 
     Returns:
@@ -286,7 +289,7 @@ def update(
 def _zero_frozen(
     learner: Learner, gradients: Mapping[str, tf.Tensor], place: Placement
 ) -> dict[str, tf.Tensor]:
-    """Returns the gradients, zero for frozen weights, so that no norm includes these."""
+    """Returns gradients with zeros for frozen weights, so that frozen weights add to no norm."""
     selected = {}
     for where, weight in learner.weights().items():
         trainable = learner.optimizer.trainable_layers(weight)
@@ -305,7 +308,7 @@ def _apply_gradients(
     rates: Mapping[str, Any],
     place: Placement,
 ) -> tuple[dict[str, Any], Slots]:
-    """Returns all weights and their slots after the update; `before` are the weights in parts."""
+    """Returns all weights and slots after the update; `before` are the weights to be updated."""
     optimizer, ema_rate = learner.optimizer, learner.optimizer.ema_rate(state.step)
     slots, after, slots_after = place.slots_for_update(state.slots), {}, {}
     for where, weight in weights.items():
@@ -332,7 +335,7 @@ def _average_statistics(
     batch_statistics: Mapping[str, Any],
     place: Placement,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Returns weights, slots and moving statistics after the update; `moved` are the first two."""
+    """Returns the updated weights and slots in `moved`, and the updated moving statistics."""
     weights, slots = moved[0], {where: dict(own) for where, own in moved[1].items()}
     moving, ema_rate = {}, learner.optimizer.ema_rate(state.step)
     for where, spec in learner.task.states().items():
@@ -364,8 +367,8 @@ def evaluate_batch(
 ) -> Any:
     """Returns the metric states of a batch, side metrics of layers included; uses no randomness.
 
-    Arguments have the shapes of `local_sums`; a state is {"sum", "weight"}, float64 scalars, or has
-    other float64 entries of fixed shapes.
+    Arguments are as for `local_sums`. A state is {"sum", "weight"}, float64 scalars, or has other
+    float64 entries of fixed shapes.
     """
     call = {"state": state, "rows": batch["rows"], **place.call_fields()}
     states, sides = context.apply(task, weights, CheckedBatch(batch), method="metrics", call=call)
@@ -381,9 +384,9 @@ def predict_batch(
     batch: Batch,
     place: Placement = ONE_DEVICE,
 ) -> dict[str, tf.Tensor]:
-    """Returns `task.predict` of a batch, and its `weights`: {name: [B, ...]}; not random.
+    """Returns `task.predict` of a batch, with the batch's `weights`: {name: [B, ...]}; not random.
 
-    Arguments have the shapes of `local_sums`. Float types of 16 bits become float32.
+    Arguments are as for `local_sums`. Float types of 16 bits become float32.
     """
     call = {"state": state, "rows": batch["rows"], **place.call_fields()}
     checked = CheckedBatch(batch)
@@ -407,8 +410,9 @@ def decode_batch(
 ) -> dict[str, tf.Tensor]:
     """Returns `task.decode` of a batch of prompts; only the choice of tokens, by `key`, is random.
 
-    Arguments have the shapes of `local_sums`; the batch includes `rows`. The result also has
-    `is_causal/<path>`, int32 [B], for each layer without a step: 0 if it depends on later tokens.
+    Arguments are as for `local_sums`; the batch includes `rows`. The result also has
+    `is_causal/<path>`, int32 [B], for each layer without a decoding `step`: 0 if the layer depends
+    on later tokens.
     """
     call = {"state": state, "rows": batch["rows"], "key": key, **place.call_fields()}
     texts, sides = context.apply(task, weights, batch, decoding, method="decode", call=call)
@@ -419,7 +423,7 @@ def decode_batch(
 
 
 def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) -> tf.Graph:
-    """Returns the graph of one step; state and batch, of these specs, are placeholders."""
+    """Returns the graph of one training step; state and batch (of `specs`) are placeholders."""
 
     def step(state: TrainState, batch: Mapping[str, tf.Tensor]) -> Any:
         return train_step(learner, state, batch, place)
@@ -428,12 +432,12 @@ def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) ->
 
 
 def graph_of(function: Callable[..., Any], learner: Learner, specs: Specs) -> tf.Graph:
-    """Returns the graph of a function of a learner's state and a batch, which are placeholders."""
+    """Returns the graph of function(state, batch), with placeholders for the learner's tensors."""
     return trace_function(function, learner, specs).graph
 
 
 def trace_function(function: Callable[..., Any], learner: Learner, specs: Specs) -> Any:
-    """Returns the concrete function of a learner's state and a batch, which are placeholders."""
+    """Returns function(state, batch), traced for a learner's state and a batch of these specs."""
     state = map_shapes(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
     state = state._replace(step=tf.TensorSpec([], tf.int32))
     batch = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in specs.items()}

@@ -37,11 +37,11 @@ BATCH_EXAMPLE = "experiment.train_input.batch(0) shows what a batch is"
 RESERVED_PREDICTIONS = ("example_id", "weights")
 """Names that no prediction may have: a batch's arrays with these names come with predictions."""
 
-_MEAN = {"sum", "weight"}  # entries of the state of a metric
+_MEAN = {"sum", "weight"}  # entries of the state of a metric that is a mean
 
 
 class CheckedBatch(dict[str, Any]):
-    """A copy of a batch; the error for a missing array names it and the arrays in the batch."""
+    """A copy of a batch. Reading an array that it lacks raises an error that lists its arrays."""
 
     def __missing__(self, name: str) -> Any:
         names = ", ".join(self) or "nothing"
@@ -58,14 +58,14 @@ class Task(Layer, interface=True):
     """
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
-        """Raises ParamError if an input with these `offers` does not suit the task."""
+        """Raises ParamError if an input with these `Input.offers` does not suit the task."""
 
     def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the divisor of each loss term, float32 scalar: its weight in a [B, ...] batch.
+        """Returns each loss term's divisor, its weight in a [B, ...] batch, as a float32 scalar.
 
-        It depends on the batch alone (masks, labels), never on weights: the step adds denominators
-        over replicas before it computes the first loss. `examples`, by default the sum of the
-        float32 `weights` [B], divides every term without its own denominator, such as layers'
+        Divisors depend on the batch alone (masks, labels), never on the model's weights: the step
+        adds them over replicas before it computes the first loss. `examples`, by default the sum of
+        the float32 `weights` [B], divides every term without its own denominator, such as layers'
         auxiliary losses.
         """
         return {"examples": tf.reduce_sum(batch["weights"])}
@@ -111,16 +111,16 @@ class Task(Layer, interface=True):
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns the model's predictions for each example of a [B, ...] batch: {name: [B, ...]}.
 
-        They have any float, integer or boolean type; 16-bit floats become float32. The batch may
-        lack arrays that only the loss reads, such as labels. Raises ParamError if the task does not
-        define a prediction.
+        Predictions may have any float, integer or boolean type; 16-bit floats become float32. The
+        batch may lack arrays that only the loss reads, such as labels. Raises ParamError if the
+        task does not define a prediction.
         """
         raise self._missing_method(
             "predict", "it returns {name: [B, ...] tensor}, such as {'logits': self.model(x)}"
         )
 
     def results(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics to report, from the results of `read_metric` for all metrics."""
+        """Returns the metrics to report; `means` holds the results of `read_metric`, by name."""
         return dict(means)
 
     def loss_metrics(self) -> dict[str, str]:
@@ -139,8 +139,8 @@ class Task(Layer, interface=True):
         A summary is an `Image`, `Histogram`, `Text` or `Table` of `lingo.metrics`, or a number. The
         arrays are [B, ...] of the first B <= `summary.num_examples` examples of an evaluation
         input, without padding; `predictions` are the results of `predict`. To find mistakes early,
-        it is called before the first step, with zeros as predictions; later, an exception is only
-        a warning.
+        this method is also called before the first step, with zeros as predictions. Later, an
+        exception is only a warning.
         """
         return {}
 
@@ -158,7 +158,7 @@ class Task(Layer, interface=True):
         raise ParamError(f"{type(self).__name__} continues no text: it has no `decode`")
 
     def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
-        """Continues prompts; draws from the random key of the current call context.
+        """Continues prompts; sampling uses the random key of the current call context.
 
         `batch` comes from `lingo.decode.text.prompt_batch`, {name: [B, ...] tensor}; the results
         are `tokens`, int32, and `log_probs`, float32, with the shapes of `Decoding.decode`.
@@ -187,7 +187,7 @@ def first_calls(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer
 
 
 def find_owner(task: Task, where: str) -> tuple[Layer, str]:
-    """Returns the layer that declares the weight at a program path, and its name in the layer."""
+    """Returns the layer that declares the weight at path `where`, and the weight's name in it."""
     return next(
         (layer, spec.path)
         for layer in task.tree()
@@ -197,7 +197,7 @@ def find_owner(task: Task, where: str) -> tuple[Layer, str]:
 
 
 def untrained_error(task: Task, where: str) -> ParamError:
-    """Returns the error for a weight, by program path, that has no gradient."""
+    """Returns the error for the weight at path `where`, on which the loss does not depend."""
     owner, name = find_owner(task, where)
     line = "" if is_lingos(type(owner)) else f"{definition_line(type(owner))}: "
     return ParamError(
@@ -218,7 +218,7 @@ def _mistake(method: Callable[..., Any], text: str) -> ParamError:
 def _check_mapping(method: Callable[..., Any], result: Any, wanted: str, *, full: bool) -> None:
     """Raises ParamError unless a method's result is a mapping, and not an empty one if `full`.
 
-    `wanted` describes a right result in the message.
+    `wanted` is the message's description of a correct result.
     """
     if not (isinstance(result, Mapping) and (result or not full)):
         raise _mistake(method, f" returned {describe_kind(result)}: it returns {wanted}")
@@ -240,7 +240,7 @@ def check_losses(task: Task, losses: Any) -> None:
 
 
 def check_denominators(task: Task, denominators: Any) -> None:
-    """Raises ParamError unless denominators are {term: scalar}, with one for `examples`."""
+    """Raises ParamError unless denominators are {term: scalar} with the term `examples`."""
     method = task.loss_denominators
     _check_mapping(method, denominators, "{term: weight of the batch}", full=False)
     if "examples" not in denominators:
@@ -261,8 +261,8 @@ def check_denominators(task: Task, denominators: Any) -> None:
 def check_coefficients(task: Task, terms: Collection[str]) -> None:
     """Raises ParamError unless coefficients are {term: finite number} of existing terms.
 
-    lingo's own tasks name the terms of all their settings, so a subclass may inherit coefficients
-    of terms that its losses lack.
+    lingo's own tasks return coefficients for every term that some setting of theirs adds. So
+    coefficients inherited from them may be of terms that do not exist.
     """
     coefficients = task.coefficients()
     _check_mapping(task.coefficients, coefficients, "{term: number}", full=False)
@@ -312,7 +312,7 @@ def _check_name(method: Callable[..., Any], name: Any, kind: str) -> None:
 def check_predictions(task: Task, predictions: Any, *, num_examples: int | None) -> None:
     """Raises ParamError unless predictions are {name: [B, ...]}, as `Task.predict` returns them.
 
-    `num_examples` is B, None if it is not known.
+    `num_examples` is B, or None if B is not known.
     """
     wanted = "{name: [B, ...] tensor}, such as {'logits': self.model(x)}"
     _check_mapping(task.predict, predictions, wanted, full=True)

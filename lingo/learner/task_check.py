@@ -70,7 +70,7 @@ class LossSums(NamedTuple):
     side_losses: dict[str, Any]  # of layers
 
     def by_name(self) -> dict[str, Any]:
-        """Returns all sums by their names in messages."""
+        """Returns all sums by the names that error messages give them."""
         named = {f"the denominator {name!r}": v for name, v in self.denominators.items()}
         losses = {**self.losses, **self.side_losses}
         return named | {f"the loss {name!r}": value for name, value in losses.items()}
@@ -81,7 +81,8 @@ def loss_sums(
 ) -> LossSums:
     """Returns the losses and denominators of a batch, {name: [B, ...]}.
 
-    Weights and states are float32 by program path; `call` has further fields of the call context.
+    `weights` and `state` are {path: float32 [*stacked axes, ...]}, with stacked layers as one
+    tensor; `call` has further fields of the call context.
     Raises ParamError if the task's results break its contract, or if it hides state.
     """
     fields = {"state": state, "rows": batch["rows"], **call}
@@ -98,9 +99,9 @@ def loss_sums(
 def metric_sums(
     task: Task, weights: Any, state: Any, batch: Batch, place: Placement = ONE_DEVICE
 ) -> dict[str, Any]:
-    """Returns the parts of a batch's metric states, float64, by their names in messages.
+    """Returns the entries of a batch's metric states, float64, by their names in messages.
 
-    The batch is {name: [B, ...]}; a mean has the parts `sum` and `weight`, scalars.
+    The batch is {name: [B, ...]}; a mean has the entries `sum` and `weight`, scalars.
     """
     return _metrics_by_part(evaluate_batch(task, weights, state, batch, place))
 
@@ -119,15 +120,15 @@ def _metrics_by_part(states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def check_sums(learner: Learner, specs: Specs, place: Placement) -> None:
     """Raises ParamError if a loss, a denominator or a metric's state is not a sum over examples.
 
-    It checks neither values that depend on the batch in a loop over layers, nor models that compute
-    batches of one size only. `specs` are name -> (shape, dtype) of a batch.
+    Two kinds are not checked: values that depend on the batch inside a loop over layers, and models
+    that compute batches of one size only. `specs` are name -> (shape, dtype) of a batch.
     """
     if all(is_lingos(type(layer)) for layer in learner.task.tree()):
         return
     once = _trace(learner, specs, place)
     try:
         twice = _trace(learner, _double(specs), place)
-    except (*_PYTHON_ERRORS, LingoError, tf.errors.OpError):  # it computes one size of batches only
+    except (*_PYTHON_ERRORS, LingoError, tf.errors.OpError):  # the task computes one batch size
         return
     if once.keys() != twice.keys():
         return
@@ -139,7 +140,7 @@ def check_sums(learner: Learner, specs: Specs, place: Placement) -> None:
             _compute([trace[name] for name in names], [pair[i] for pair in fed])
             for i, trace in enumerate((once, twice))
         ]
-    except tf.errors.OpError:  # an operation that refuses ones, waits for others, needs a GPU
+    except tf.errors.OpError:  # an operation refuses ones, waits for other devices, or needs a GPU
         return
     for name, one, two in zip(names, *values, strict=True):
         _check_sum(learner.task, name, one, two)
@@ -165,9 +166,9 @@ def _trace(learner: Learner, specs: Specs, place: Placement) -> dict[str, tf.Ten
 
 
 def _boundary(end: _Pair) -> list[_Pair]:
-    """Returns the last tensors whose sizes depend on the batch before a result, and placeholders.
+    """Returns the last tensors before the result `end` whose sizes depend on the batch, in pairs.
 
-    Empty if the two traces differ in more than sizes.
+    Placeholders on the way are included. Empty if the two traces differ in more than sizes.
     """
     boundary: list[_Pair] = []
     seen: set[str] = set()
@@ -203,7 +204,7 @@ def _is_number(tensor: tf.Tensor) -> bool:
 
 
 def _compute(ends: list[Any], ones: list[Any]) -> list[np.ndarray]:
-    """Returns the values of the tensors `ends` of a graph where the tensors `ones` are ones."""
+    """Returns the values of a graph's tensors `ends`, with the tensors `ones` replaced by ones."""
     if not ends:
         return []
     definition = ends[0].graph.as_graph_def()
@@ -217,7 +218,7 @@ def _compute(ends: list[Any], ones: list[Any]) -> list[np.ndarray]:
 
 
 def _check_sum(task: Task, name: str, one: np.ndarray, two: np.ndarray) -> None:
-    """Raises ParamError if the second value is not twice the first."""
+    """Raises ParamError if `two`, a sum over twice as many examples, is not twice `one`."""
     if np.shape(one) != np.shape(two) or not np.isfinite([one, two]).all():
         return
     scale = np.maximum(np.abs(two), np.abs(2 * one))
@@ -256,14 +257,14 @@ def check_padding(learner: Learner, data: Input) -> None:
     frozen = find_frozen(learner)
     try:
         problem = padding_problem(task, state.weights, state.state, batch, frozen=frozen)
-    except (*_PYTHON_ERRORS, LingoError, tf.errors.OpError):  # it computes one size of batches only
+    except (*_PYTHON_ERRORS, LingoError, tf.errors.OpError):  # the task computes one batch size
         return
     if problem:
         raise ParamError(problem)
 
 
 def num_examples(task: Task) -> int:
-    """Returns how many examples to compute so that padding forms separate groups."""
+    """Returns how many examples to compute: whole groups, so that padding gets other groups."""
     together = examples_together([task], (None, None))
     counts = (layer.p.num_micro_batches for layer in pipelines(task))
     unit = together * math.lcm(*counts)
@@ -282,16 +283,16 @@ def padding_problem(
 
     A loss that is not finite is reported instead, since no step would change a weight.
 
-    Layers' losses and metrics are left out: a layer need not know which examples are padding.
-    Layers with statistics over the batch count padding in training. A task that has such layers is
-    computed as in an evaluation, with moving statistics and without gradients.
+    Layers' losses and metrics are left out, since a layer need not know which examples are padding.
+    Layers with statistics over the batch count padding in training. So a task that has such layers
+    is computed as in an evaluation, with moving statistics and without gradients.
 
     Args:
         task: the model and its losses.
         weights: program path -> float32 [*stacked axes, ...].
         state: program path -> float32 [*stacked axes, ...], moving statistics.
         batch: {name: [B, ...]} arrays of some examples, with `rows` and `weights`.
-        frozen: program paths of weights that no step changes.
+        frozen: paths of weights that no step changes.
     """
     weights = {where: tf.convert_to_tensor(value) for where, value in weights.items()}
     counted = any(layer.batch_requirements().examples_counted is not None for layer in task.tree())
@@ -327,7 +328,7 @@ def _is_cheap(task: Task, data: Input, num: int) -> bool:
 
 
 def _pad(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns a batch, a copy of its examples and zeros in one; the last two have weight 0."""
+    """Returns a batch's examples, then a copy of them, then zeros; copy and zeros have weight 0."""
     padded = {name: np.concatenate([a, a, np.zeros_like(a)]) for name, a in batch.items()}
     padded["weights"][len(batch["weights"]) :] = 0.0
     return padded | {"rows": np.arange(len(padded["rows"]), dtype=padded["rows"].dtype)}
@@ -361,7 +362,7 @@ def _trained_sums(
 
 
 def _is_changed(alone: np.ndarray, padded: np.ndarray) -> bool:
-    if alone.shape != padded.shape:  # one entry per example: not a sum
+    if alone.shape != padded.shape:  # it has one entry per example, so it is not a sum
         return False
     if not np.isfinite(alone).all():
         return False

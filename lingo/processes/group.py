@@ -1,14 +1,14 @@
-"""Processes that agree through the coordination service of their engine.
+"""Processes of a run that agree through the coordination service of TensorFlow or JAX.
 
-with Group(cluster, service) as processes:      # from here on each watches the others
+with Group(cluster, service) as processes:      # from here on, processes watch each other
     step = processes.share("step", "120" if processes.is_leader else None)
     while not processes.any(signals.received is not None):
         ...                                     # as many iterations in every process
 
 Processes watch each other by heartbeats, one per second. The leader listens to all processes and
-reports a lost one; the others listen to the leader. One thread sends and one listens, because
-either may wait long for a service that is gone. A process that is suspended, or holds Python's lock
-in C code, sends no heartbeats.
+reports a lost process; the other processes listen to the leader. One thread sends and another
+thread listens, because each may wait long for a service that is gone. A process that is suspended,
+or holds Python's lock in C code, sends no heartbeats.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ from lingo.processes.signals import Stop
 
 _T = TypeVar("_T")
 
-_ASK_SECONDS = 5.0  # the longest that one `get` waits in the service before it is repeated
+_ASK_SECONDS = 5.0  # timeout of a `get` in the service, which is then repeated
 _log = logging.getLogger(__name__)
 
 
 class KeyValues(Protocol):
-    """The coordination service of an engine, hosted by the leader; callable from any thread.
+    """A key-value store that the leader hosts for all processes; callable from any thread.
 
     `put`, `get` and `delete` raise ConnectionError if the service does not answer.
     """
 
     def put(self, key: str, value: str) -> None:
-        """Sets a value, and replaces an earlier one."""
+        """Sets a key's value, and replaces an earlier value."""
         ...
 
     def get(self, key: str, *, timeout_seconds: float) -> str | None:
-        """Returns a value as soon as it is set; None if it is not set in time."""
+        """Returns a key's value as soon as it is set; None if it is not set in time."""
         ...
 
     def delete(self, key: str) -> None: ...
 
     def abort(self, reason: str) -> None:
-        """Makes joint computations of this process fail, if the engine can do that."""
+        """Makes joint computations of this process fail, if TensorFlow or JAX can do that."""
         ...
 
 
 class Patience(NamedTuple):
-    """How long a process waits, in seconds."""
+    """How long a process waits for other processes, in seconds."""
 
     beat: float = 1.0  # from one heartbeat to the next
     start: float = 300.0  # for the first heartbeat of another process
     silence: float = 30.0  # a process without heartbeats for this time is lost
-    blame: float = 10.0  # the same, once a joint computation has failed here
+    blame: float = 10.0  # like `silence`, once a joint computation has failed in this process
     grace: float = 15.0  # for a joint computation to end after a loss; then this process exits
-    leave: float = 5.0  # at its end, until the others know that it has ended
+    leave: float = 5.0  # at its end, until the other processes know that it has ended
 
 
 class Sign(NamedTuple):
@@ -72,13 +72,14 @@ class Sign(NamedTuple):
     beat: int = 0  # changes with every heartbeat
     is_failing: bool = False  # whether a joint computation has failed
     is_over: bool = False  # whether the process has ended
-    words: str = ""  # why it has ended; "" if it ended normally
-    signal: int = 0  # number of the signal that has ended it, or 0
-    lost_worker: tuple[int, str, int] | None = None  # index, description, and its signal or 0
+    words: str = ""  # why the process has ended; "" if it ended normally
+    signal: int = 0  # number of the signal that has ended the process, or 0
+    # A process that the sender has found lost: its index, a description, its signal or 0.
+    lost_worker: tuple[int, str, int] | None = None
 
 
 class _LastSign(NamedTuple):
-    """The last heartbeat of a process, and the seconds of silence since."""
+    """The last heartbeat received from a process, and the seconds since then."""
 
     sign: Sign | None = None
     quiet_seconds: float = 0.0
@@ -87,13 +88,13 @@ class _LastSign(NamedTuple):
 class Pulse:
     """Sends a process's heartbeats, and listens to other processes' heartbeats.
 
-    `lost_worker` is the error for a lost process, whatever has ended it; or None.
+    `lost_worker` is the error for a lost process, or None if no process is lost.
     """
 
     def __init__(
         self, cluster: Cluster, service: KeyValues, *, prefix: str, patience: Patience
     ) -> None:
-        """Sends nothing yet; the keys of its heartbeats in the service begin with `prefix`."""
+        """Sends nothing yet; keys of heartbeats in the service begin with `prefix`."""
         self._cluster, self._service, self._patience = cluster, service, patience
         self._prefix = prefix
         self._leads = cluster.index == LEADER
@@ -111,7 +112,7 @@ class Pulse:
             threading.Thread(target=work, name="pulse", daemon=True).start()
 
     def check(self) -> None:
-        """Raises LostWorker if a process is lost, and Stop if a signal has ended one."""
+        """Raises LostWorker if a process is lost, or Stop if a signal has ended it."""
         if self._signal:
             raise Stop(self._signal)
         if self.lost_worker is not None:
@@ -119,7 +120,7 @@ class Pulse:
 
     @contextlib.contextmanager
     def joint_computation(self) -> Iterator[None]:
-        """Marks a joint computation: if it does not end after a loss, this process exits."""
+        """Marks the body as a joint computation; if a loss blocks it, this process exits."""
         before, self._computation = self._computation, object()
         try:
             yield
@@ -133,7 +134,7 @@ class Pulse:
             time.sleep(self._patience.beat / 10)
 
     def end(self, words: str = "", signal: int = 0) -> None:
-        """Reports that this process has ended, and stops; the leader first waits for the others."""
+        """Reports that this process has ended, then stops; the leader first awaits all reports."""
         self._report(is_over=True, words=words, signal=signal)
         deadline = time.monotonic() + self._patience.leave
         self._has_sent_end.wait(self._patience.leave)
@@ -183,7 +184,7 @@ class Pulse:
         while not self._is_closed.wait(self._patience.beat / 2):
             seconds, last = time.monotonic() - last, time.monotonic()
             for index in self._last_signs:
-                # Count a few beats at most: if this process was suspended, the silence is its own.
+                # At most 5 beats count as silence: this process itself may have been suspended.
                 self._receive(index, min(seconds, 5 * self._patience.beat))
                 if self.lost_worker is None and (found := self._judge(index)) is not None:
                     self._give_up(*found)
@@ -199,12 +200,16 @@ class Pulse:
             self._last_signs[index] = _LastSign(sign)
 
     def _judge(self, index: int) -> tuple[int, str, int] | None:
-        """Returns a lost process's index, description and signal, by the heartbeats of `index`."""
+        """Returns a lost process's index, description and signal, or None if none is lost.
+
+        The last heartbeat of process `index` decides: whether it is lost, or reports a loss.
+        """
         sign, quiet_seconds = self._last_signs[index]
         if sign is not None and sign.lost_worker is not None:
             return sign.lost_worker
         if sign is not None and sign.is_over:
-            is_alike = self._own.is_failing and sign.is_failing  # one computation failed in both
+            # The same joint computation failed in both processes.
+            is_alike = self._own.is_failing and sign.is_failing
             is_well = not sign.words or is_alike or self._own.is_over
             return None if is_well else (index, f"has ended: {sign.words}", sign.signal)
         limit = self._patience.start if sign is None else self._patience.silence
@@ -237,7 +242,7 @@ _PATIENCE = Patience()
 
 
 class Group:
-    """Implements `Processes` with a coordination service; one object for the life of a process."""
+    """Implements `Processes` with a coordination service. A process makes only one such object."""
 
     def __init__(
         self, cluster: Cluster, service: KeyValues, *, patience: Patience = _PATIENCE
@@ -278,7 +283,7 @@ class Group:
     def joint_computation(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for a joint computation, which a lost process may block.
 
-        If a process is lost and the computation does not end, this process exits.
+        If a process is lost and the computation does not end soon, this process exits.
         """
         return self._pulse.joint_computation()
 
@@ -305,7 +310,7 @@ class Group:
         return self._pulse.lost_worker or error
 
     def _agree(self, name: str, own: int) -> int:
-        """Returns the largest number of all processes: the leader collects and distributes."""
+        """Returns the largest `own` of all processes; the leader collects and distributes it."""
         question = self._next_question(name)
         key = self._key(name, question)
         if self.is_leader:
@@ -313,7 +318,8 @@ class Group:
             largest = max(own, *others)
             self._put(key, str(largest))
             if question:
-                self._delete(self._key(name, question - 1))  # all have read it, as they ask again
+                # Every process asks again, so every process has read the previous answer.
+                self._delete(self._key(name, question - 1))
             return largest
         self._put(f"{key}/{self.index}", str(own))
         largest = int(self._get(key))
@@ -321,7 +327,7 @@ class Group:
         return largest
 
     def _next_question(self, name: str) -> int:
-        """Returns how often this process has asked under a name before."""
+        """Returns how often this process has asked a question with this name before."""
         self._num_questions[name] += 1
         return self._num_questions[name] - 1
 
@@ -340,12 +346,12 @@ class Group:
         self._call(lambda: self._service.put(key, value))
 
     def _delete(self, key: str) -> None:
-        """Deletes a value that all have read; the next question raises for a loss meanwhile."""
+        """Deletes a value that all have read. After a loss only the next question raises."""
         with contextlib.suppress(LostWorker, Stop):
             self._call(lambda: self._service.delete(key))
 
     def _call(self, ask: Callable[[], _T]) -> _T | None:
-        """Asks the service in a thread of its own, which a lost leader may block for ever."""
+        """Asks the service in a new thread, because a lost leader may block the call for ever."""
         answer: Future[_T] = Future()
 
         def work() -> None:

@@ -10,10 +10,10 @@ _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 def prepare_die_with_parent(number: int) -> Callable[[], None]:
-    """Returns a function that a new child calls to get a signal when this process ends.
+    """Returns a function that a new child calls to get signal `number` when this process ends.
 
-    The C library is loaded before the fork: after it, a thread that no longer exists may hold its
-    locks.
+    The C library is loaded here, before the fork: in the child, its locks may be held by threads
+    that no longer exist.
     """
     parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
 

@@ -1,4 +1,4 @@
-"""Several processes as one run: their addresses, how they agree, and what happens if one is lost.
+"""A run of several processes: their addresses, how they agree, and what happens after a loss.
 
 `TF_CONFIG`, which `lingo launch` and every scheduler for TensorFlow sets, lists the processes:
 
@@ -6,7 +6,7 @@
      "task": {"type": "worker", "index": 0}}
 
 Every process runs the same command and makes the same decisions. The first worker, the leader,
-writes the run directory; the others read it. `Group` implements their communication.
+writes the run directory; the other workers read it. `Group` implements their communication.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class LostWorker(LingoError):
 
 
 class Processes(Protocol):
-    """The processes of a run, as one of them sees them.
+    """One process's means to agree with the other processes of its run.
 
-    They act as one run inside `with runtime.join() as processes`. An error that leaves the block
-    also ends the other processes. All of them must call `any`, `max`, `barrier` and `share` equally
-    often; these raise LostWorker if a process does not answer. `index` is this process's index, 0
-    for the leader; `count` is the number of processes.
+    The processes act as one run inside `with runtime.join() as processes`. An error that leaves the
+    block also ends the other processes. All processes must call `any`, `max`, `barrier` and `share`
+    equally often; these methods raise LostWorker if a process does not answer. `index` is this
+    process's index, 0 for the leader; `count` is the number of processes.
     """
 
     index: int
@@ -60,25 +60,25 @@ class Processes(Protocol):
         ...
 
     def any(self, flag: bool) -> bool:
-        """Returns whether `flag` is true in any process; for the main thread."""
+        """Returns whether `flag` is true in any process. Call it in the main thread only."""
         ...
 
     def max(self, number: int) -> int:
-        """Returns the largest number of the processes, all at least 0; for the main thread."""
+        """Returns the largest `number` of all processes (0 or more). In the main thread only."""
         ...
 
     def barrier(self, name: str) -> None:
-        """Waits until all processes have called it, in any thread; a name may be used again."""
+        """Waits until all processes have called this, in any thread; names may be used again."""
         ...
 
     def share(self, name: str, value: str | None) -> str:
-        """Returns the leader's value in all processes; the others pass None. In any thread."""
+        """Returns the leader's value in all processes, in any thread; non-leaders pass None."""
         ...
 
     def blame(self, error: LingoError) -> LingoError:
         """Returns LostWorker if a lost process caused the error, else the error.
 
-        It takes some seconds, because a process counts as lost only after some silence.
+        This takes some seconds, because a process counts as lost only after seconds of silence.
         """
         ...
 
@@ -116,28 +116,29 @@ ALONE: Processes = _Alone()
 
 
 class AgreedSignals(Signals):
-    """The signals of all processes: if one receives a signal, all stop at the same place.
+    """Signals of all processes: if a process receives a signal, all stop at the same step.
 
-    Processes compute steps together, so if one stopped alone the others would wait for it. Where
-    `Signals` may raise Stop, all processes first ask each other, each of them equally often.
+    Processes compute steps together, so if a process stopped alone, the other processes would wait
+    for it. Where `Signals` may raise Stop, all processes first share the signals that they have
+    received; so all must come to such points equally often.
     """
 
     def __init__(
         self, own: Signals, processes: Processes, pause: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """Installs no handlers; inside `pause` the watchdog allows waiting for other processes."""
+        """Installs no handlers: `own` has them. In `pause` the watchdog allows long waits."""
         super().__init__()
         self._own, self._processes, self._pause = own, processes, pause
 
     @contextlib.contextmanager
     def stop_at_once(self) -> Iterator[None]:
-        """Lets a signal end the block; then raises Stop if any process has received one."""
+        """Lets a signal end the body; then raises Stop if any process has received a signal."""
         with contextlib.suppress(Stop), self._own.stop_at_once():
             yield
         self.check()
 
     def check(self) -> None:
-        """Raises Stop if any process has received a signal; all processes must call it."""
+        """Raises Stop if any process has received a signal; all processes must call this."""
         with self._pause():
             number = self._processes.max(self._own.received or 0)
         if number:
@@ -152,20 +153,21 @@ class AgreedSignals(Signals):
 
 
 class Cluster(NamedTuple):
-    """The workers of a run: addresses, host:port, the leader first, and this process's index."""
+    """A run's workers: their addresses (host:port, the leader first), and this process's index."""
 
     workers: tuple[str, ...]
     index: int
 
     def name(self, index: int) -> str:
-        """Returns the name of a worker for messages, with its address."""
+        """Returns a worker's name with its address, for messages."""
         return f"worker {index} ({self.workers[index]})"
 
 
 def cluster(environment: Mapping[str, str]) -> Cluster | None:
     """Returns the workers that `TF_CONFIG` names, or None if it names fewer than two.
 
-    A `chief` counts as the first worker, as in TensorFlow. Raises ParamError for an invalid text.
+    A `chief` counts as the first worker, as in TensorFlow. Raises ParamError if `TF_CONFIG` is not
+    valid.
     """
     text = environment.get(VARIABLE, "").strip()
     if not text:
@@ -216,7 +218,7 @@ def _is_address(value: Any) -> bool:
 
 
 def _index(task: Mapping[str, Any], chiefs: tuple[str, ...], workers: tuple[str, ...]) -> int:
-    """Returns the index of this process among chief and workers."""
+    """Returns the index of this process in the list of chief and workers."""
     kind, index = task.get("type", "worker"), task.get("index")
     known = {"chief": chiefs, "worker": workers}
     if kind not in known:

@@ -1,15 +1,15 @@
 """Signals that ask a process to stop: it stops at once, or finishes its current step first.
 
     with Signals() as signals:
-        with signals.stop_at_once():        # a signal ends this at any point: nothing is lost
+        with signals.stop_at_once():        # a signal ends this block at any point: nothing is lost
             prepare()
         while signals.received is None:     # a signal is only recorded
             step()
 
-Python delivers signals to the main thread only, between two bytecode instructions. In two places an
-exception must not be raised there: C++ code that calls Python while it loads a library may crash,
-and Python drops exceptions raised while it frees an object. Then Stop is raised later: at the next
-Python call or return outside (`setprofile`).
+Python delivers signals to the main thread only, between two bytecode instructions. In two places
+the handler must not raise an exception: C++ code that calls Python while it loads a library may
+crash, and Python drops exceptions raised while it frees an object. In these places Stop is raised
+later: at the next Python call or return outside them (`setprofile`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _T = TypeVar("_T")
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_AGAIN_SECONDS = 0.5  # a signal may arrive twice at once: for the process, and for its group
+# A second SIGINT within this time is the same one: sent to the process, and to its group.
+_AGAIN_SECONDS = 0.5
 
 
 class Stop(KeyboardInterrupt):
-    """A signal, `number`, ends work that has nothing to save."""
+    """Raised when signal `number` ends work that has nothing to save."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}; nothing had to be saved")
@@ -52,7 +53,8 @@ class Signals:
 
     `received` is the number of the first signal, or None. A second SIGINT, half a second after the
     first signal or later, raises KeyboardInterrupt, because someone is waiting at a terminal. If
-    SIGHUP is ignored, as under `nohup`, it stays so. Outside the main thread it does nothing.
+    SIGHUP is ignored, as under `nohup`, it stays ignored. Outside the main thread the block does
+    nothing.
     """
 
     def __init__(self) -> None:
@@ -63,7 +65,7 @@ class Signals:
         self._hook_before = sys.unraisablehook
 
     def __enter__(self) -> Signals:
-        """Installs handlers; a signal that an outer `Signals` has received counts, too."""
+        """Installs handlers; a signal that an outer `Signals` has received counts as received."""
         if threading.current_thread() is threading.main_thread():
             for number in STOPPING:
                 if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
@@ -84,10 +86,10 @@ class Signals:
 
     @contextlib.contextmanager
     def stop_at_once(self) -> Iterator[None]:
-        """Raises Stop inside as soon as a signal arrives, and at once if one has arrived before.
+        """Raises Stop in the body when a signal arrives; at once if a signal has arrived before.
 
-        Some libraries catch Stop while they are imported, and then fail later; that error is
-        replaced by Stop.
+        Some libraries catch Stop while they are imported, and fail later with another error, which
+        is then replaced by Stop.
         """
         self.check()
         self._stops_at_once = True
@@ -111,7 +113,7 @@ class Signals:
     def iterate(self, items: Iterable[_T], *, joint: bool = True) -> Iterator[_T]:
         """Yields items; raises Stop instead of the next item if a signal has arrived.
 
-        `joint` says whether all processes of the run iterate here equally often.
+        `joint` says whether all processes of the run do this iteration with equally many items.
         """
         for item in items:
             self.check()
@@ -126,7 +128,7 @@ class Signals:
             raise KeyboardInterrupt
 
     def _stop(self, frame: FrameType | None) -> None:
-        """Raises Stop, or defers it to the next Python call or return if it would be dropped."""
+        """Raises Stop; where it would be dropped, defers it to the next Python call or return."""
         if not _drops_exceptions(frame):
             sys.setprofile(None)
             self.check()
@@ -140,7 +142,7 @@ class Signals:
             sys.setprofile(None)
 
     def _keep_stop(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Defers a Stop that Python has dropped; passes every other error to the previous hook."""
+        """Raises a Stop that Python has dropped later; passes other errors to the previous hook."""
         if isinstance(unraisable.exc_value, Stop):
             sys.setprofile(self._stop_later)
         else:
@@ -155,7 +157,7 @@ _DROPS_EXCEPTIONS = (
 
 
 def _drops_exceptions(frame: FrameType | None) -> bool:
-    """Returns whether a frame was called by C code that an exception must not reach."""
+    """Returns whether a frame or its callers include code that an exception must not reach."""
     while frame is not None:
         if frame.f_code in _DROPS_EXCEPTIONS:
             return True

@@ -16,23 +16,26 @@ Goal = Literal["min", "max"]
 
 
 class Reading(NamedTuple):
-    """A metric as a run reported it."""
+    """A metric's value in one report of a run."""
 
     step: int  # number of steps done
-    value: float | None  # the number, or None if it was not finite
+    value: float | None  # the reported number; None if it was not finite
 
 
 class Metric(NamedTuple):
-    """A number that runs report, and which way is better."""
+    """A number that runs report, and whether lower or higher is better."""
 
     name: str  # `input/metric` of an evaluation, or the tag of a training report
-    goal: Goal  # whether the lowest or the highest is best
-    best_report: bool = False  # whether a run is compared by its best report, or by its last
+    goal: Goal  # "min": the lowest value is best; "max": the highest
+    best_report: bool = False  # whether a run is compared by its best report; else by its last
 
     def read(self, rows: Iterable[Mapping[str, Any]]) -> Reading | None:
-        """Returns the report by which a run with these rows is compared, or None."""
+        """Returns the report by which a run is compared, or None if no report has the metric.
+
+        `rows` are the rows of the run's metrics.jsonl.
+        """
         head, _, rest = self.name.partition("/")
-        # The evaluation input that comes first in a row has the plain tag.
+        # The experiment's first evaluation input has the tag without an input's name.
         tags = (self.name, f"eval/{rest}@{head}", f"eval/{rest}")
         readings: list[Reading] = []
         for row in rows:
@@ -54,10 +57,10 @@ class Metric(NamedTuple):
 def choose_metric(experiment: Experiment, name: str | None, goal: Goal | None) -> Metric:
     """Returns the metric to compare runs of an experiment by.
 
-    If `name` is None, the metric is `evaluate.metric`, else the loss of the first evaluation input,
-    else the training loss. If `goal` is None, it is `evaluate.goal` for `evaluate.metric`, and
-    "min" for other metrics. By `evaluate.metric` and its goal, runs are compared where they were
-    best. Raises ParamError if the experiment reports no such metric.
+    If `name` is None, the metric is the first of these that exists: `evaluate.metric`, the loss of
+    the first evaluation input, the training loss. If `goal` is None, it is `evaluate.goal` for
+    `evaluate.metric`, and "min" for other metrics. With `evaluate.metric` and `evaluate.goal`, runs
+    are compared by their best report. Raises ParamError if the experiment reports no such metric.
     """
     own, names = experiment.p.evaluate, experiment.evaluation_names
     losses = [f"{input_name}/loss" for input_name in names] + ["loss/total"]
@@ -74,9 +77,9 @@ def choose_metric(experiment: Experiment, name: str | None, goal: Goal | None) -
 
 
 def check_metric(experiment: Experiment, name: str) -> None:
-    """Raises ParamError for an `input/metric` that evaluations do not give.
+    """Raises ParamError for an `input/metric` that evaluations do not report.
 
-    It traces the evaluations, so that a sweep does not train for a metric that is never reported.
+    The evaluations are traced, so that no sweep trains for a metric that is never reported.
     """
     head, _, rest = name.partition("/")
     if head not in experiment.evaluation_names or rest == "loss":

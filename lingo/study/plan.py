@@ -40,7 +40,7 @@ MAX_TRIALS = 10_000
 
 
 class ChangedSweep(LingoError):
-    """The directory holds another sweep."""
+    """The directory of the requested sweep holds another sweep."""
 
     exit_code: ClassVar[int] = 7
 
@@ -52,7 +52,7 @@ class ChangedSweep(LingoError):
 
 
 class SweepRequest(NamedTuple):
-    """What to sweep."""
+    """The request of a sweep: the experiment, the varied fields, and how points are found."""
 
     logdir: Path  # directory of the sweep
     train_arguments: tuple[str, ...]  # shared by all trials
@@ -60,13 +60,13 @@ class SweepRequest(NamedTuple):
     resolve: Callable[[Sequence[str]], list[Line]]
     axes: Sequence[Axis]  # the varied fields
     method: Literal["grid", "random", "optuna"]  # how points are found
-    num_trials: int  # how many to run; 0 for a grid, which runs all
-    seed: int  # of random and proposed points
-    metric: Metric  # by which trials are compared
+    num_trials: int  # number of trials to run; 0 for a grid, which runs every point
+    seed: int  # for random and proposed points
+    metric: Metric  # the number that trials are compared by
     source: Mapping[str, SourceFile] = MappingProxyType({})  # the user's own files, by name
 
     def trial(self, number: int, point: Point) -> Trial:
-        """Returns the trial of a point."""
+        """Returns the trial with this number that tries a point."""
         path = self.logdir / trial_name(number, point)
         sets = (f"--set={override}" for override in overrides(point))
         return Trial(
@@ -88,11 +88,11 @@ class SweepRequest(NamedTuple):
 
 
 def build_points(request: SweepRequest) -> dict[int, Point]:
-    """Returns the points that are known before a sweep begins, after building each experiment.
+    """Returns trial number -> point before a sweep begins, after building each point's experiment.
 
-    For Optuna, whose points are not known, the corners of the space are built, and {} is returned.
-    Raises ParamError for the first point that cannot be built, which it names, and for too many
-    trials.
+    Optuna's points are not known then: corners of the space are built instead, and {} is returned.
+    Raises ParamError for the first point whose experiment cannot be built, which it names, and for
+    too many trials.
     """
     axes, num_trials = request.axes, request.num_trials
     if (count := num_trials or math.prod(len(axis.values) for axis in axes)) > MAX_TRIALS:
@@ -113,9 +113,10 @@ def build_points(request: SweepRequest) -> dict[int, Point]:
 def check_settings(request: SweepRequest) -> None:
     """Checks that the directory is new or belongs to this sweep.
 
-    Raises ChangedSweep, with each difference, for other axes, another search or seed, and another
-    metric if Optuna proposes points by it. The trials' shared arguments may change as far as their
-    runs allow it. Raises ParamError for the directory of a run, or if sweep.json is not a sweep's.
+    Raises ChangedSweep, which lists the differences, for other axes, another method or seed, and
+    another metric if Optuna proposes points by it. The trials' shared arguments may change as far
+    as their runs allow it. Raises ParamError for the directory of a run, or if sweep.json does not
+    describe a sweep.
     """
     if RunDirectory(request.logdir).exists:
         raise ParamError(f"{request.logdir} is the directory of a run: give the sweep its own")
@@ -137,7 +138,8 @@ def check_settings(request: SweepRequest) -> None:
 def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
     """Returns the numbers of the trials whose runs are done and have exactly the requested values.
 
-    Raises ChangedSweep, with each difference, if a run that has begun would refuse its trial.
+    Raises ChangedSweep, which lists the differences, if a run that has begun would refuse to resume
+    with its trial's values.
     """
     done = set()
     for number, point in points.items():
@@ -150,7 +152,7 @@ def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
             f"{request.source[new].path} (was: {trial.path / SOURCE / old})"
             for old, new in source_record.changed_names(trial.run.read_source(), request.source)
         ]
-        if refused and store.steps(trial.run.checkpoints):  # else the run begins anew
+        if refused and store.steps(trial.run.checkpoints):  # without checkpoints it begins anew
             raise ChangedSweep(trial.path, refused)
         status = trial.run.status()
         if status is not None and status.is_done and not changes:
@@ -161,7 +163,7 @@ def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
 def remaining_commands(request: SweepRequest) -> list[str]:
     """Returns the command lines of the trials that are not done. Creates nothing.
 
-    Raises as `run_sweep` does; and ParamError if trials depend on earlier results.
+    Raises the errors of `run_sweep`, and ParamError if trials depend on earlier results.
     """
     if request.method == "optuna":
         raise ParamError(
@@ -186,7 +188,10 @@ def _setting_text(value: Any) -> str:
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """Returns a sweep's JSON file, or None if it does not exist; ParamError for another content."""
+    """Returns a sweep's JSON file, or None if it does not exist.
+
+    Raises ParamError if the file is not a JSON object.
+    """
     text = RunDirectory(file.parent).read(file.name)
     if text is None and not os.path.lexists(file):
         return None
@@ -202,7 +207,10 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_points(logdir: Path, targets: Collection[str]) -> dict[int, Point]:
-    """Returns number -> point of trials with a trial.json; ParamError for one of another form."""
+    """Returns number -> point of the trials that have a trial.json.
+
+    Raises ParamError for a file that does not hold a point with these `targets`.
+    """
     points: dict[int, Point] = {}
     for file in logdir.glob(f"*/{TRIAL}"):
         match read_json(file):

@@ -1,4 +1,4 @@
-"""A sweep's reports on its trials: a line for each event, tables at the end, JSON for programs."""
+"""Reports of a sweep: a line for each event, tables at the end, and JSON for other programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def describe_result(result: Result, metric: Metric, *, last_line: str) -> str:
 
 
 def describe_progress(results: Sequence[Result], *, num_trials: int, num_workers: int) -> str:
-    """Returns the best of some sorted results and the time left: "; best 001 3.21; ETA 0:02:00"."""
+    """Returns the best result and the time left: "; best 001 3.21; ETA 0:02:00".
+
+    `results` are sorted, the best first.
+    """
     text = ""
     if results and (score := results[0].score) is not None:
         text += f"; best {results[0].trial.number:03d} {score:.6g}"
@@ -43,7 +46,7 @@ def describe_progress(results: Sequence[Result], *, num_trials: int, num_workers
 
 
 def results_json(results: Sequence[Result], metric: Metric) -> dict[str, Any]:
-    """Returns the content of results.json from the results, at least one, the best first."""
+    """Returns the content of results.json; `results`, at least one, are sorted, the best first."""
     trials = [
         {
             "number": result.trial.number,
@@ -62,7 +65,10 @@ def results_json(results: Sequence[Result], metric: Metric) -> dict[str, Any]:
 
 
 def trial_table(results: Sequence[Result], metric: Metric) -> list[str]:
-    """Returns the lines of a table of results, at least one: trial, metric, step, values, state."""
+    """Returns a table's lines, one per result: trial, metric, step, values, state.
+
+    There must be at least one result.
+    """
     targets = list(results[0].trial.point)
     rows = [["trial", metric.name, "step", *_titles(targets), "state"]]
     for result in results:
@@ -72,11 +78,11 @@ def trial_table(results: Sequence[Result], metric: Metric) -> list[str]:
 
 
 def seed_table(results: Sequence[Result], metric: Metric) -> list[str]:
-    """Returns the lines of a table of configurations, the best mean first.
+    """Returns the lines of a table that compares configurations over seeds, the best mean first.
 
-    A row has mean, standard deviation (of a sample), minimum and maximum over the seeds of
-    a configuration, and how many of its trials are done and reported a finite value. If the trials
-    do not differ both in the seed and in something else, the table is [].
+    A row has mean, standard deviation (of a sample), minimum and maximum over a configuration's
+    seeds, and how many of its trials are done and reported a finite value. The table is [] unless
+    trials differ both in the seed and in another value.
     """
     targets = [target for target in results[0].trial.point if target != SEED]
     if not targets or len({result.trial.point.get(SEED) for result in results}) < 2:
@@ -99,7 +105,7 @@ def seed_table(results: Sequence[Result], metric: Metric) -> list[str]:
 
 
 def _titles(targets: Sequence[str]) -> list[str]:
-    """Returns the last word of each target, or the whole target if several have the same one."""
+    """Returns each target's last word, or the whole target if several have the same last word."""
     words = [last_word(target) for target in targets]
     return [w if words.count(w) == 1 else t for w, t in zip(words, targets, strict=True)]
 

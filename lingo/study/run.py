@@ -1,8 +1,8 @@
 """Runs a sweep: checks, starts, watches and compares its trials.
 
-Every trial is an ordinary run in its own directory, and the sweep knows only the content of this
-directory. So the same call begins a sweep, resumes an interrupted one, and shows the table of a
-finished one, whoever made the runs.
+Every trial is an ordinary run in its own directory, and the sweep reads all it knows of a trial
+from this directory. So the same call begins a sweep, resumes an interrupted sweep, and shows the
+table of a finished sweep, even if another program started the runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SweepOutcome(NamedTuple):
     """How a sweep ended."""
 
     results: list[Result]  # of the trials that have ended, the best first
-    signal: int | None  # number of the signal that ended it early, or None
+    signal: int | None  # number of the signal that ended the sweep early, or None
 
 
 class _RunningTrial(NamedTuple):
@@ -60,10 +60,10 @@ def run_sweep(
 
     Raises:
         ParamError: for every mistake in the request, before anything is created.
-        ChangedSweep: if the directory was begun with another sweep, or a trial in it with another
+        ChangedSweep: if the directory holds another sweep, or a trial in it was begun with another
             configuration.
-        DirectoryLocked: if another process sweeps there.
-        StorageError: if something cannot be written.
+        DirectoryLocked: if another process runs a sweep in this directory.
+        StorageError: if a file cannot be written.
     """
     sweep = _Sweep(request, launch=launch, num_workers=num_workers, show=show)
     with Signals() as signals, RunDirectory(request.logdir).lock():
@@ -73,7 +73,7 @@ def run_sweep(
 
 
 class _Sweep:
-    """A sweep at work."""
+    """A sweep while it runs: starts trials, and collects their results."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class _Sweep:
         self._show(f"tensorboard --logdir={shlex.quote(str(request.logdir))}")
 
     def run(self, signals: Signals) -> None:
-        """Runs trials until none is left, or until a signal, which is passed on to them."""
+        """Runs trials until none is left, or until a signal, which is passed on to the trials."""
         trials, is_stopping = self._remaining_trials(), False
         try:
             while True:
@@ -126,7 +126,7 @@ class _Sweep:
             raise
 
     def _remaining_trials(self) -> Iterator[Trial]:
-        """Yields the trials that are not done, and adds the results of finished ones."""
+        """Yields the trials that are not done, and adds the results of trials that are done."""
         for number in range(self._num_trials):
             if number not in self._points:
                 self._propose(number)
@@ -157,7 +157,7 @@ class _Sweep:
         self._show_line(f"{trial.path.name}: started, {trial.path / plan.LOG}")
 
     def _collect(self, received: int | None) -> bool:
-        """Adds the results of the trials that have ended; returns whether there were any."""
+        """Adds the results of the trials that have ended; returns whether any has ended."""
         codes = {slot: running.process.poll() for slot, running in self._running.items()}
         ended = {slot: code for slot, code in codes.items() if code is not None}
         for slot, code in ended.items():
@@ -190,7 +190,10 @@ class _Sweep:
 
 
 def _state(code: int, received: int | None) -> State:
-    """Returns the state of a trial whose process ended with a code."""
+    """Returns the state of a trial whose process ended with exit code `code`.
+
+    `received` is the signal that the sweep has received, or None.
+    """
     if code == 0:
         return "done"
     is_stopped = received is not None and code in (-received, 128 + received)
@@ -214,11 +217,11 @@ def _last_line(trial: Trial) -> str:
 def launch_locally(
     trial: Trial, slot: int, *, program: Sequence[str], num_workers: int
 ) -> subprocess.Popen[bytes]:
-    """Starts a trial as a child process, on its share of the processors and GPUs.
+    """Starts a trial as a child process, on its slot's share of the processors and GPUs.
 
     The child prints into its own log.txt. It has its own process group, so that a Ctrl+C at the
     terminal reaches it once, from the sweep. If the sweep dies, the child gets a signal to stop.
-    Raises StorageError if its directory or log cannot be written.
+    Raises StorageError if the trial's directory or log cannot be written.
     """
     cores = divide(sorted(os.sched_getaffinity(0)), num_workers)[slot]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
@@ -256,9 +259,9 @@ def divide(items: Sequence[T], num_workers: int) -> list[Sequence[T]]:
 
 
 def divide_gpus(gpus: Sequence[str], num_workers: int) -> list[Sequence[str]]:
-    """Returns each worker's GPUs: an equal part, or one shared GPU if there are too few.
+    """Returns each worker's GPUs: an equal part, or one shared GPU if there are too few GPUs.
 
-    So trials compete for the memory of a GPU only if they must share it.
+    So trials compete for a GPU's memory only if they must share the GPU.
     """
     if num_workers <= len(gpus):
         return divide(gpus, num_workers)
@@ -267,10 +270,10 @@ def divide_gpus(gpus: Sequence[str], num_workers: int) -> list[Sequence[str]]:
 
 @functools.cache
 def visible_gpus() -> tuple[str, ...]:
-    """Returns the names of the NVIDIA GPUs that this process may use, as CUDA takes them.
+    """Returns the NVIDIA GPUs that this process may use, as names for CUDA_VISIBLE_DEVICES.
 
-    CUDA_VISIBLE_DEVICES names them, or else `nvidia-smi` lists them: a divided GPU by its parts
-    (MIG). () without such GPUs.
+    The names are in CUDA_VISIBLE_DEVICES; if it is not set, `nvidia-smi` lists them. A GPU that is
+    divided (MIG) is listed by its instances. Without NVIDIA GPUs the result is ().
     """
     if (given := os.environ.get(GPUS)) is not None:
         names = [name.strip() for name in given.split(",")]

@@ -1,7 +1,8 @@
-"""Finds the points of the space that a sweep tries: all, random ones, or Optuna's proposals.
+"""Chooses the points that a sweep tries: the whole grid, random points, or Optuna's proposals.
 
-Grid and random points follow from the seed and the number of the trial. Optuna proposes each point
-from the results of the trials before it, and keeps nothing itself.
+A point has a value for each varied field. Grid and random points follow from the seed and the
+trial's number. Optuna proposes each point from the results of earlier trials, and is given all of
+them each time: it keeps nothing itself.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from lingo.config.params import ParamError
 from lingo.study.metric import Goal
 from lingo.study.space import Axis
 
-_REPEATS = 20  # per different point: after more repeats in a row, the space counts as used up
+# Repeated draws in a row, per different point found, after which the space counts as used up.
+_REPEATS = 20
 
 Point: TypeAlias = dict[str, str]
 """The target of each axis -> its value, as it would be typed."""
 
 
 def grid_points(axes: Sequence[Axis]) -> list[Point]:
-    """Returns every combination of lists, the last axis changing fastest."""
+    """Returns every combination of the axes' values; the last axis changes fastest."""
     for axis in axes:
         if axis.scale != "list":
             raise ParamError(
@@ -38,9 +40,9 @@ def grid_points(axes: Sequence[Axis]) -> list[Point]:
 def random_points(axes: Sequence[Axis], *, num_trials: int, seed: int) -> list[Point]:
     """Returns different points, drawn at random (Bergstra and Bengio 2012).
 
-    A value is a function of the seed, the target of its axis and the number of the draw. So more
-    trials begin with the same points, and a further axis does not change the other axes' values.
-    Raises ParamError if the space has too few points.
+    A value depends only on the seed, the axis's target and the draw's number. So a sweep of more
+    trials begins with the same points, and another axis does not change the values of the existing
+    axes. Raises ParamError if the space has fewer points than `num_trials`.
     """
     points: dict[tuple[str, ...], Point] = {}
     repeats = 0
@@ -60,7 +62,7 @@ def random_points(axes: Sequence[Axis], *, num_trials: int, seed: int) -> list[P
 
 
 def corner_points(axes: Sequence[Axis]) -> list[Point]:
-    """Returns points in which each value of a list and each end of a range occurs."""
+    """Returns a few points in which each value of a list and each end of a range occurs."""
     first = {axis.target: axis.values[0] for axis in axes}
     return [first, *(first | {axis.target: v} for axis in axes for v in axis.values[1:])]
 
@@ -72,11 +74,11 @@ def propose_point(
     (Bergstra et al. 2011, sec. 4).
 
     `trials` are earlier points with their results. The result of a trial that is still running or
-    has failed is None, which counts as a bad one. Each proposal needs another seed. Raises
+    has failed is None, which counts as a bad result. Each proposal needs another seed. Raises
     ParamError if Optuna is not installed.
     """
     optuna = import_optuna()
-    # Its notices about every trial would stand between the lines of the sweep.
+    # Optuna's notices about every trial would stand between the lines of the sweep.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
     study = optuna.create_study(sampler=sampler, direction=f"{goal}imize")
@@ -101,7 +103,7 @@ def propose_point(
 
 
 def import_optuna() -> Any:
-    """Returns the package; raises ParamError if it is not installed."""
+    """Returns the package `optuna`; raises ParamError if it is not installed."""
     try:
         return importlib.import_module("optuna")
     except ModuleNotFoundError as error:
@@ -121,7 +123,7 @@ def _distribution(axis: Axis, optuna: Any) -> Any:
 
 
 def _parse_value(axis: Axis, text: str) -> str | int | float:
-    """Returns a value as Optuna takes it."""
+    """Returns an axis's value, given as text, in the type that Optuna expects."""
     if axis.scale == "list":
         return text
     return int(text) if axis.is_integer else float(text)

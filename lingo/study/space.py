@@ -1,8 +1,8 @@
 """The axes of a sweep: each is the left side of an override with the values that it may take.
 
 path=a,b,c                 one of these; a comma in brackets or quotes belongs to its value
-path=low..high             a number in the range, ends included; an integer if both ends are
-path=log(low..high)        the same, but evenly in the logarithm
+path=low..high             a number in the range, ends included; integers if both ends are integers
+path=log(low..high)        the same, with numbers spaced evenly in the logarithm
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Axis(NamedTuple):
     """A varied field and its values."""
 
     target: str  # left side of the override
-    values: tuple[str, ...]  # as they would be typed: of a list, or both ends of a range
-    scale: Literal["list", "linear", "log"] = "list"  # or how the numbers of a range are spaced
+    values: tuple[str, ...]  # texts as a user types them: all of a list, or both ends of a range
+    scale: Literal["list", "linear", "log"] = "list"  # a list, or the spacing of a range's numbers
 
     def __str__(self) -> str:
         if self.scale == "list":
@@ -35,11 +35,11 @@ class Axis(NamedTuple):
 
     @property
     def is_integer(self) -> bool:
-        """Whether a range takes integers only: its ends are integers."""
+        """Whether a range has only integers, because both its ends are integers."""
         return all(_INTEGER.fullmatch(value) for value in self.values)
 
     def draw(self, fraction: float) -> str:
-        """Returns the value at a fraction of the list or range, 0 <= fraction < 1."""
+        """Returns the value at a fraction of the way through the list or range, in [0, 1)."""
         if self.scale == "list":
             return self.values[int(fraction * len(self.values))]
         low, high = map(float, self.values)
@@ -49,7 +49,7 @@ class Axis(NamedTuple):
         return self.format_number(low + fraction * (end - low))
 
     def format_number(self, value: float) -> str:
-        """Returns a number of a range as text: an integer, or four digits that are in the range."""
+        """Returns a range's number as text: an integer, or rounded to four digits in the range."""
         low, high = map(float, self.values)
         if self.is_integer:
             return str(min(math.floor(value), int(high)))
@@ -60,8 +60,8 @@ class Axis(NamedTuple):
 def read_axes(texts: Iterable[str]) -> list[Axis]:
     """Reads the axes of a sweep, each from a text `target=values`.
 
-    Raises ParamError for another form, a value or a target that is given twice, or a range that
-    holds no number.
+    Raises ParamError if a text has another form, if a value or a target is given twice, or if
+    a range holds no number.
     """
     axes: dict[str, Axis] = {}
     for text in texts:

@@ -23,16 +23,16 @@ State = Literal["done", "failed", "stopped"]
 
 
 class Trial(NamedTuple):
-    """A run with its own values."""
+    """A run of a sweep, with its own values of the varied fields."""
 
     number: int  # 0, 1, ...
-    point: Point  # its values
-    path: Path  # of its directory
-    arguments: tuple[str, ...]  # its command line, which begins with `train`
+    point: Point  # the run's values
+    path: Path  # the run's directory
+    arguments: tuple[str, ...]  # the run's command line, which begins with `train`
 
     @property
     def run(self) -> RunDirectory:
-        """Its directory."""
+        """The run's directory, as an object that reads and writes it."""
         return RunDirectory(self.path)
 
     @property
@@ -46,30 +46,30 @@ class Result(NamedTuple):
 
     trial: Trial
     state: State  # done, failed, or stopped by a signal to the sweep
-    value: float | None  # of the metric; None if the run did not report it, or it is not finite
-    step: int | None  # number of steps done when it was last reported; None if never
-    exit_code: int | None = None  # of its process; None if it was done before
-    seconds: float | None = None  # that its process took; None if it was done before
+    value: float | None  # the metric's value; None if it was not reported, or is not finite
+    step: int | None  # number of steps done at the report of `value`; None without a report
+    exit_code: int | None = None  # of the trial's process; None if the trial was done before
+    seconds: float | None = None  # time of the trial's process; None if the trial was done before
 
     @property
     def score(self) -> float | None:
-        """The value that the trial is compared by; None unless its run is done."""
+        """The value that the trial is compared by; None if its run is not done."""
         return self.value if self.state == "done" else None
 
 
 def sort_results(results: Iterable[Result], metric: Metric) -> list[Result]:
-    """Returns results, the best first, results without a score last."""
+    """Returns results sorted by score: the best first, results without a score last."""
     return sorted(results, key=lambda result: metric.rank(result.score))
 
 
 def overrides(point: Point) -> list[str]:
-    """Returns a point as `--set` takes it."""
+    """Returns a point's values as arguments of `--set`."""
     return [f"{target}={value}" for target, value in point.items()]
 
 
 @contextlib.contextmanager
 def name_point_in_errors(point: Point) -> Iterator[None]:
-    """Names a point in a ParamError that is raised inside."""
+    """Adds the point to the message of a ParamError that is raised in the body."""
     try:
         yield
     except ParamError as error:
@@ -77,7 +77,7 @@ def name_point_in_errors(point: Point) -> Iterator[None]:
 
 
 def trial_name(number: int, point: Point) -> str:
-    """Returns the name of a trial: its number and its values, short and fit for a path.
+    """Returns the name of a trial's directory: its number and its values, shortened.
 
     >>> trial_name(3, {"optimizer.learning_rate": "1e-3", "FeedForward.activation": "gelu"})
     '003-learning_rate-1e-3-activation-gelu'
@@ -89,7 +89,7 @@ def trial_name(number: int, point: Point) -> str:
 
 
 def last_word(target: str) -> str:
-    """Returns the last word of an override's left side, which is enough where space is short."""
+    """Returns the last word of an override's left side, as a short name for names and tables."""
     match = _LAST_WORD.search(target)
     return match[1] if match else _path_safe(target)
 

@@ -48,8 +48,8 @@ def latest_checkpoint(
 def _checkpoint_evidence(run: RunDirectory) -> str:
     """Returns a text with evidence that a run had checkpoints; "" without evidence.
 
-    STATUS, written from the start on, names the step of the latest checkpoint. Reports are also
-    written between checkpoints, so they count only if STATUS is missing.
+    STATUS, written from the run's start on, names the step of the latest checkpoint. Reports are
+    written between checkpoints, too, so reports are evidence only if STATUS is missing.
     """
     status = run.status()
     if status is not None:
@@ -62,17 +62,17 @@ def _checkpoint_evidence(run: RunDirectory) -> str:
 def check_changes(
     run: RunDirectory, lines: Sequence[text.Line], found: Checkpoint | None, *, allow_change: bool
 ) -> list[text.Change]:
-    """Returns the fields in which a directory's run differs from the requested one.
+    """Returns the fields in which a directory's run differs from the requested run.
 
-    If there is a checkpoint to resume from, a change of a field that is not operational raises
-    ChangedConfiguration, unless `allow_change`.
+    If there is a checkpoint to resume from, ChangedConfiguration is raised for a field that may not
+    change when a run resumes (all but operational fields), unless `allow_change`.
     """
     before, is_sound = _previous_lines(run)
     changes = [] if before is None else text.diff(before, lines)
     if found is None or allow_change or found.metadata.get("config") == digest(lines):
         return changes
     refused = [str(change) for change in changes if not change.operational]
-    if not refused and not is_sound:  # if sound: a change was allowed, and not saved yet
+    if not refused and not is_sound:  # if it is sound, an allowed change was not saved yet
         refused = [
             f"the fields are not known: {RESOLVED} and {CONFIG}, which record them, are missing,"
             " damaged or edited"
@@ -98,10 +98,10 @@ def check_source(
     *,
     allow_change: bool,
 ) -> list[text.Change]:
-    """Returns the user's own files that changed since the training, with their digests.
+    """Returns the user's own files that have changed since the training, with their digests.
 
-    If there is a checkpoint to resume from, a changed file raises ChangedConfiguration, unless
-    `allow_change`.
+    If there is a checkpoint to resume from, ChangedConfiguration is raised for a changed file,
+    unless `allow_change`.
     """
     before = run.read_source()
     if found is not None:
@@ -117,7 +117,7 @@ def check_source(
 
 
 def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) -> None:
-    """Raises ChangedConfiguration if the checkpoint's data had other fingerprints."""
+    """Raises ChangedConfiguration if a checkpoint was trained on data with other fingerprints."""
     before = found.metadata.get("data")
     if before is None or before == json.loads(json.dumps(data)):
         return
@@ -128,7 +128,7 @@ def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) ->
 def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text.Change]:
     """Returns the changes of machine and versions since a checkpoint.
 
-    They may alter the last bits of results. `recorded` is the next checkpoint's metadata.
+    These may alter the last bits of results. `recorded` is the next checkpoint's metadata.
     """
     kinds = [kind for kind in ("versions", "numerics", "devices") if kind in found.metadata]
     return _changed_leaves(
@@ -153,10 +153,10 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _previous_lines(run: RunDirectory) -> tuple[Sequence[text.Line] | None, bool]:
-    """Returns the resolved text of a directory's run, and whether its two files agree on it.
+    """Returns the resolved text of a directory's run, and whether config.txt and .json agree on it.
 
-    The text is read from config.txt. If that is missing, or does not match the digest in
-    config.json, the text is rebuilt from config.json. None if neither file can be read.
+    The text is read from config.txt. If config.txt is missing, or does not match the digest in
+    config.json, the text is rebuilt from config.json. It is None if neither file can be read.
     """
     written = text.read(run.read(RESOLVED) or "")
     saved = run.read(CONFIG)
@@ -167,5 +167,5 @@ def _previous_lines(run: RunDirectory) -> tuple[Sequence[text.Line] | None, bool
         return written or None, False
     try:
         return text.resolve(serial.load(saved).params), False
-    except ParamError:  # it is damaged, too, or uses classes that this process does not know
+    except ParamError:  # config.json is damaged, too, or names classes not known in this process
         return written or None, False

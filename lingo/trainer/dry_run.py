@@ -1,7 +1,7 @@
 """A dry run: everything before the first step, without making a tensor or a run directory.
 
 It opens the data (and may build and keep its index), traces the training and evaluation steps
-symbolically, and compares the run in the directory with the requested one.
+symbolically, and compares the directory's run with the requested run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def dry_run(request: Request, run: RunDirectory | None) -> str:
-    """Describes the requested run, one fact per line, with its changes since the directory's run.
+    """Describes the requested run, one fact per line, and its differences from the directory's run.
 
     Raises the errors that `train` would raise before its first step.
     """
@@ -98,6 +98,6 @@ def _specs(input: Input) -> str:
 
 
 def _short(value: float) -> str:
-    """Returns a number with an SI suffix, so that one to three digits precede the point."""
+    """Returns a number with an SI suffix and one to three digits before the decimal point."""
     power = min(int(math.log(value, 1000)), len(_THOUSANDS) - 1)
     return f"{value / 1000**power:.1f} {_THOUSANDS[power]}".rstrip()

@@ -15,11 +15,11 @@ from lingo.trainer.throughput import Throughput
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiveRun(Run):
-    """The objects that all parts of a run share while it trains."""
+    """A run while it trains: the objects that loop, saver and evaluation share."""
 
-    program: Program  # has the state
-    recorder: StepRecorder  # has the run's counters, and records every step
-    summaries: Summaries  # receives reports
+    program: Program  # holds weights, slots and statistics
+    recorder: StepRecorder  # holds the run's counters, and records every step
+    summaries: Summaries  # writes reports
     signals: Signals  # end the run between two steps
-    throughput: Throughput  # paused where the run does not train
+    throughput: Throughput  # is paused while the run does not train
     watchdog: Watchdog  # ends the run if nothing happens for too long

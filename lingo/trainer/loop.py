@@ -3,7 +3,7 @@
 for a few steps at a time:
     program.train(batches)              # at most up to the next step at which something is due
     rewind, or end with an error        # after too many anomalous steps in a row
-    go back to the last checkpoint      # if devices fail with parts of the state
+    go back to the last checkpoint      # if devices that hold parts of the state fail
     report, save, evaluate              # where due
     leave if a signal asked to, or if evaluations end the run
 """
@@ -46,15 +46,15 @@ from lingo.trainer.throughput import Work, advise_loop
 class Outcome(NamedTuple):
     """How a run ended."""
 
-    step: int  # steps done; all are saved
+    step: int  # number of steps done, all of them saved
     scalars: dict[str, float]  # the last report, by TensorBoard tag
-    evaluations: dict[str, dict[str, float]]  # last results per evaluation input, tag -> value
+    evaluations: dict[str, dict[str, float]]  # last results: evaluation input -> {tag: value}
     signal: int | None = None  # the number of the signal that ended the run early
-    num_skipped: int = 0  # last steps in a row that changed nothing: they were not finite
-    state: State = "stopped"  # or "done", or "done (early)" if evaluations ended it
+    num_skipped: int = 0  # last steps in a row that changed nothing because they were not finite
+    state: State = "stopped"  # or "done", or "done (early)" if evaluations ended the run
 
     def end_as(self, state: State) -> Outcome:
-        """Returns the outcome with its final state; `signal` stays only if it stopped the run."""
+        """Returns the outcome in its final state; `signal` stays only if it stopped the run."""
         return self._replace(state=state, signal=self.signal if state == "stopped" else None)
 
 
@@ -69,7 +69,10 @@ class Loop:
         metadata: Mapping[str, Any],
         profile: Profile,
     ) -> None:
-        """Trains nothing yet; `restore` reads a checkpoint, or makes the first state for None."""
+        """Trains nothing yet. `restore` returns a checkpoint's state, or for None the first state.
+
+        `metadata` are common to all checkpoints of the run.
+        """
         self._run, self._profile = run, profile
         self._work = Work(run.experiment)
         self._scalars: dict[str, float] = {}
@@ -88,7 +91,7 @@ class Loop:
             DataError: if the input fails.
             ProgramError: if a device fails.
             StorageError: if a checkpoint cannot be written.
-            ParamError: if an evaluation lacks the metric that `evaluate.metric` names.
+            ParamError: if an evaluation does not report the metric `evaluate.metric`.
             LostWorker: if another process ends, or does not answer.
         """
         run = self._run
@@ -123,7 +126,7 @@ class Loop:
 
         Raises StorageError if the checkpoint cannot be written.
         """
-        self._saver.saved = -1  # nothing: a run that trains does not save its start
+        self._saver.saved = -1  # else `save` does nothing: a run that trains never saves its start
         with self._saver:
             self._saver.save()
             self._saver.wait()
@@ -141,7 +144,7 @@ class Loop:
     def _train(self, items: Prefetch) -> None:
         """Trains on all items; saves and evaluates in between, where a signal raises Stop."""
         evaluation, saver, observers = self._evaluation, self._saver, self._run.observers
-        if (anomaly := self._run.recorder.anomaly()) is not None:  # it ended the run last time
+        if (anomaly := self._run.recorder.anomaly()) is not None:  # which ended the run last time
             self._rewind_or_stop(anomaly, items)
         if not evaluation.is_done(self._step):  # a signal came before the evaluation
             evaluation.evaluate(self._step)
@@ -202,7 +205,7 @@ class Loop:
             batch, own = tf.nest.map_structure(lambda v, i=i: v[i], (batches, report))
             row = recorder.add(batch, own)
             if self._is_reported(self._step):
-                if rates is None:  # the first call is left out: it may include compilation
+                if rates is None:  # no rates of the first call, which may include compilation
                     rates = throughput.read()
                     rates = rates | self._memory() if self._scalars else {}
                 row |= rates
@@ -217,7 +220,7 @@ class Loop:
         return recorder.anomaly()
 
     def _memory(self) -> dict[str, float]:
-        """Returns a device's peak memory by TensorBoard tag; {} if the devices do not count it."""
+        """Returns {TensorBoard tag: a device's peak memory}; {} if devices do not report it."""
         peak = self._run.program.peak_memory_bytes()
         return {"perf/peak_memory_bytes": float(peak)} if peak else {}
 
@@ -246,7 +249,7 @@ class Loop:
             self._advise(report.step)
 
     def _advise(self, step: int) -> None:
-        """Prints how a long run of short steps may be faster, once."""
+        """Prints, once, how a long run of short steps may be faster."""
         p = self._run.experiment.p
         advice = advise_loop(
             self._scalars, steps_per_loop=p.steps_per_loop, steps_left=p.max_steps - step
@@ -281,20 +284,20 @@ class PeriodicEvaluation:
     """Evaluates a program between its steps: every `evaluate.every_steps`, and after the last.
 
     for each step:
-        evaluation.draw(step)         # images, histograms of the weights
-        evaluation.evaluate(step)     # every evaluation input
-        evaluation.sample(step)       # how the model continues some texts
+        evaluation.draw(step)         # writes images, and histograms of the weights
+        evaluation.evaluate(step)     # evaluates every evaluation input
+        evaluation.sample(step)       # shows how the model continues some texts
         stop, if evaluation.ends_run
 
     Each call does nothing if no evaluation is due.
 
     Attributes:
-        results: last results per evaluation input, tag -> value.
+        results: evaluation input -> last results, {tag: value}.
         ends_run: whether `evaluate.reach` is reached, or `evaluate.patience` is used up.
     """
 
     def __init__(self, run: LiveRun, state: Callable[[], TrainState]) -> None:
-        """Evaluates nothing yet; `state` returns the state of the program."""
+        """Evaluates nothing yet; `state` is a function that returns the program's state."""
         self._run, self._state = run, state
         self.results: dict[str, dict[str, float]] = {}
         self.ends_run = False
@@ -309,7 +312,7 @@ class PeriodicEvaluation:
         return self._agree(self._run.directory.is_evaluated(step))
 
     def evaluate(self, step: int) -> None:
-        """Evaluates every input if due; a signal leaves the evaluation to the run's next start."""
+        """Evaluates every input, if due; after a signal, the run's next start evaluates instead."""
         run, experiment = self._run, self._run.experiment
         results: dict[str, dict[str, float]] = {}
         if not (self.is_due(step) and experiment.eval_inputs):
@@ -382,6 +385,6 @@ class PeriodicEvaluation:
             run.progress.message(f"step {step}  answer {name}: {answer_line(answer)}")
 
     def _agree(self, flag: bool) -> bool:
-        """Returns whether `flag` is set in any process: only the leader reads the reports."""
+        """Returns whether `flag` is true in any process: the leader alone reads the reports."""
         with self._run.watchdog.pause():
             return self._run.processes.any(flag)

@@ -1,4 +1,4 @@
-"""What a notebook shows of a run: one output, updated in place: a bar, a curve, the last lines."""
+"""A run's view in a notebook: an output, updated in place, with a bar, a curve and last lines."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Show = Callable[[str], None]
 MAX_POINTS = 200
 """Points of a curve; beyond, every second one is left out."""
 
-_UPDATE_SECONDS = 0.5  # from one update to the next: a browser draws each of them
-_MAX_LINES = 12  # of the last messages
+_UPDATE_SECONDS = 0.5  # from one update to the next: a browser draws each update
+_MAX_LINES = 12  # how many of the last messages are shown
 _WIDTH, _HEIGHT = 480, 80  # of the curve, pixels
 
 
@@ -48,18 +48,18 @@ class NotebookView:
         self.update()
 
     def add_work(self, line: str) -> None:
-        """Shows a line on long work, such as indexing, in the place of a report."""
+        """Shows a line about long work, such as indexing, in place of the latest report."""
         self._line = line
         self.update()
 
     def update(self, *, now: bool = False) -> None:
-        """Shows everything again, unless that was done a moment ago."""
+        """Redraws the output, unless it was drawn a moment ago; with `now` in any case."""
         if now or self._clock() - self._shown_at >= _UPDATE_SECONDS:
             self._shown_at = self._clock()
             self._show(self.html())
 
     def html(self) -> str:
-        """Returns HTML without scripts."""
+        """Returns the view as HTML without scripts."""
         bar = (
             f'<progress max="{self._max_steps}" value="{self._step}"'
             f' style="width: {_WIDTH}px"></progress>'
@@ -70,7 +70,7 @@ class NotebookView:
         )
 
     def _curve(self) -> str:
-        """Returns the curve of the losses as SVG, from the largest at the top to the smallest."""
+        """Returns the curve of the losses as SVG; the largest loss is at the top."""
         if len(self._points) < 2:
             return ""
         losses = [loss for _, loss in self._points]
@@ -93,7 +93,7 @@ def open_view(max_steps: int) -> NotebookView | None:
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None or not hasattr(shell, "kernel"):
         return None
-    from IPython.display import HTML, display  # of the notebook's own IPython
+    from IPython.display import HTML, display  # a notebook always has IPython installed
 
     handle: Any = display(HTML(""), display_id=True)
     return NotebookView(lambda text: handle.update(HTML(text)), max_steps=max_steps)

@@ -21,14 +21,14 @@ class ObserverError(LingoError):
 
 
 class Observers:
-    """Passes events to the observers of the experiment, then to lingo's own.
+    """Passes events to the experiment's observers, then to lingo's own observers.
 
-    So an evaluation is recorded after all observers have seen it, and a run that is killed before
-    that repeats the evaluation.
+    So an evaluation is recorded only after the experiment's observers have seen it. A run that is
+    killed before the record repeats the evaluation.
     """
 
     def __init__(self, run: ObservedRun, observers: Sequence[RunObserver]) -> None:
-        """Calls nothing yet; `observers` are the experiment's own."""
+        """Calls nothing yet; `observers` are the experiment's observers."""
         self._run, self._observers = run, list[RunEvents](observers)
 
     def add(self, own: RunEvents) -> None:
@@ -43,8 +43,9 @@ class Observers:
     ) -> None:
         """Calls an event's method, such as `RunEvents.on_report`, on every observer.
 
-        If an observer of the experiment raises an exception, it is left out from here on. If it
-        `is_required`, raises ObserverError instead, or its exception if that is a LingoError.
+        If an observer of the experiment raises an exception, the observer is left out from here on.
+        If the observer `is_required`, the exception ends the run: as it is if it is a LingoError,
+        else as an ObserverError.
         """
         for observer in [*self._observers]:
             try:
@@ -72,7 +73,7 @@ class Observers:
         try:
             yield
         except BaseException as error:
-            with contextlib.suppress(LingoError):  # it would hide `error`
+            with contextlib.suppress(LingoError):  # an error of `on_end` would hide `error`
                 state = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
                 self.tell(RunEvents.on_end, state)
             raise

@@ -21,14 +21,15 @@ _log = logging.getLogger(__name__)
 class Profile:
     """Profiles a range of steps, once.
 
-    A span (`loop.spans`) must end at each of `bounds`, so that the range consists of whole spans.
-    The profile's overview shows a span as one step, whatever its size.
+    The steps that one call of the program does are a span (`loop.spans`). A span must end at each
+    of `bounds`, so that the range consists of whole spans. The profile's overview shows a span as
+    one step, whatever its number of steps.
     """
 
     def __init__(self, folder: Path, steps: range, *, enabled: bool = True) -> None:
-        """Records nothing yet; if it is not `enabled`, it has the same `bounds` but never records.
+        """Records nothing yet. If not `enabled`, it has the same `bounds` but never records.
 
-        range(10, 15) begins after 10 steps and ends after 15. An empty range: no profile.
+        range(10, 15) begins after 10 steps and ends after 15 steps. An empty range: no profile.
         """
         self._folder, self._steps = folder, steps if enabled else range(0)
         self._is_running = self._was_running = False
@@ -47,7 +48,7 @@ class Profile:
 
     @contextlib.contextmanager
     def record(self, steps: range) -> Iterator[None]:
-        """Profiles the body if its steps are in the range, which has all of them or none."""
+        """Profiles the body if its steps, which must be a whole span, are in the range."""
         if steps.start in self._steps and not self._was_running:
             self._start()
         with self._mark_step(steps):

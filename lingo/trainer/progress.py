@@ -28,14 +28,15 @@ from lingo.trainer.notebook import open_view
 
 Clock = Callable[[], float]
 
-_SHOWN = ("", "loss")  # groups of the task's own metrics
+_KIND = re.compile("cpu|gpu|tpu|cuda", re.IGNORECASE)  # a device's kind, in its name
+_SHOWN = ("", "loss")  # first parts of metrics' names that are shown; the rest: TensorBoard
 _WORK_SECONDS = 10.0  # from one plain line about long work to the next
-_LIVE_SECONDS = 1.0  # the same, for the live line
-_KEPT_SECONDS = (10.0, 600.0)  # between reports that stay on a terminal: at first, at most
+_LIVE_SECONDS = 1.0  # from one update of the live line to the next
+_KEPT_SECONDS = (10.0, 600.0)  # between reports that stay on a terminal: (at first, at most)
 
 
 class _Console(Console):
-    """A console that turns quiet when its reader is gone (`lingo train ... | head`)."""
+    """A console that turns quiet when its reader has ended (`lingo train ... | head`)."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -72,7 +73,7 @@ class _Stdout:
 
     def _drop(self) -> None:
         """Flushes the buffer to /dev/null; otherwise every later flush would retry it."""
-        with contextlib.suppress(OSError):  # io.UnsupportedOperation: it is not a file
+        with contextlib.suppress(OSError):  # io.UnsupportedOperation: the stream is not a file
             number = self._stream.fileno()
             kept, nowhere = os.dup(number), os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, number)
@@ -83,7 +84,7 @@ class _Stdout:
 
 
 class Progress(RunEvents):
-    """Shows the progress of a run; on a terminal the latest report is updated in place."""
+    """Shows a run's progress. On a terminal, a live line shows the latest report."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Progress(RunEvents):
         console: Console | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Shows nothing yet; if it is not `enabled`, another process shows the progress."""
+        """Shows nothing yet; if not `enabled`, never: another process shows the progress."""
         self._max_steps, self._enabled, self._clock = max_steps, enabled, clock
         self._console = console or _Console(file=cast(TextIO, _Stdout()), highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
@@ -151,7 +152,7 @@ class Progress(RunEvents):
 
     @contextlib.contextmanager
     def work(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """Yields a function to call with the amount done and the total amount of long work."""
+        """Yields a function to be called, during long work, with the amount done and the total."""
         start = last = self._clock()
 
         def advance(done: int, total: int) -> None:
@@ -230,6 +231,26 @@ def header(experiment: Experiment, data: Mapping[str, Any], origin: Origin) -> l
         f"devices: {count_devices(experiment.runtime.device_names())},"
         f" {type(experiment.runtime).__name__}; {precision}{xla}",
     ]
+
+
+def experiment_name(origin: Origin) -> str:
+    """Returns the experiment's name in `--exp`; "experiment" if it was made in Python."""
+    name = origin.name or (f"{Path(origin.file).name}:{origin.function}" if origin.file else "")
+    arguments = ", ".join(f"{k}={value_text(v)}" for k, v in origin.arguments.items())
+    return f"{name}({arguments})" if arguments else name or "experiment"
+
+
+def count_devices(names: Sequence[str]) -> str:
+    """Returns the number of devices of each kind, given their names.
+
+    >>> count_devices(["/device:CPU:0", "/device:GPU:0", "/device:GPU:1"])
+    '1 CPU, 2 GPU'
+    >>> count_devices(["TFRT_CPU_0", "cuda:0"])
+    '1 CPU, 1 GPU'
+    """
+    kinds = [match[0].upper() if (match := _KIND.search(name)) else name for name in names]
+    counts = Counter("GPU" if kind == "CUDA" else kind for kind in kinds)
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
 
 
 def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:

@@ -20,15 +20,15 @@ NO_STEPS = range(0)
 
 
 class Request(NamedTuple):
-    """What to train."""
+    """What to train, and how `lingo train` was asked to do it."""
 
-    params: Params  # of an Experiment
+    params: Params  # the Params of an Experiment
     config: str  # the text of config.json
     flags: str  # the text of flags.txt
     origin: Origin = Origin()  # where the parameters came from
     profile_steps: range = NO_STEPS  # range(10, 15): begins after 10 steps, ends after 15
-    audit: bool = False  # write audit.jsonl; a run that has the file continues it in any case
-    allow_change: bool = False  # resume also from a checkpoint of another configuration or code
+    audit: bool = False  # whether to write audit.jsonl; an existing file is always continued
+    allow_change: bool = False  # whether to resume although configuration or code has changed
     source: Mapping[str, SourceFile] = MappingProxyType({})  # the user's own files by name
 
 
@@ -40,5 +40,5 @@ class Run:
     experiment: Experiment  # built from `request.params`
     directory: RunDirectory  # locked by the leader; in other processes it is not enabled
     progress: Progress
-    observers: Observers  # get all events; the experiment's own run only in the leader
-    processes: Processes = ALONE  # all do the same; the leader shares values that only it knows
+    observers: Observers  # get all events; the experiment's observers exist only in the leader
+    processes: Processes = ALONE  # all processes of the run; the leader shares what it has read

@@ -1,10 +1,10 @@
 """A training run trains an experiment in a directory.
 
-The same call starts a run, resumes one that was stopped, and does nothing for one that is done.
-If several processes train it together, only the leader writes files and shows progress.
+The same call starts a run, resumes a stopped run, and does nothing for a finished run. If several
+processes train a run together, only the leader writes files and shows progress.
 
-STATUS says how far it is. While the run trains, `Saver` keeps the step there up to date; after a
-hang `guard/hang.py` writes it.
+The file STATUS says how far the run is. While the run trains, `Saver` keeps the step in STATUS up
+to date; after a hang `guard/hang.py` writes STATUS.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ _log = logging.getLogger(__name__)
 
 
 class RunExists(LingoError):
-    """The directory of a new run holds a run already."""
+    """The directory in which a new run was to be made holds a run already."""
 
     exit_code: ClassVar[int] = 2
 
 
 def create(request: Request, directory: RunDirectory) -> Outcome:
-    """Makes a run at step 0 with its first weights; `train` in the same directory continues it.
+    """Makes a run at step 0 with its first weights, which `train` in this directory continues.
 
     Raises RunExists if the directory holds a run already, and the errors of `train`.
     """
@@ -86,14 +86,14 @@ def train(
 ) -> Outcome:
     """Trains an experiment in a directory, from its latest checkpoint if there is one.
 
-    With `only_start` it trains nothing, and saves the state before the first step.
+    With `only_start`, the state before the first step is saved, and nothing is trained.
 
     Raises:
         ParamError: if the experiment cannot be built or does not fit into this machine's memory,
             or if its evaluations lack `evaluate.metric`.
         ChangedConfiguration: if the directory's run has another configuration, code or data.
         DirectoryLocked, NoUsableCheckpoint, CheckpointMismatch, UnusableSource, NumericFailure,
-            DataError, ProgramError, StorageError, LostWorker, ObserverError: as their names say.
+            DataError, ProgramError, StorageError, LostWorker, ObserverError: see these classes.
     """
     experiment: Experiment = request.params.build()
     late = experiment.declares_late
@@ -128,7 +128,7 @@ def _observers(
     progress: Progress,
     signals: Signals,
 ) -> Observers:
-    """Returns lingo's observers and, in the leader, the experiment's."""
+    """Returns lingo's own observers and, only in the leader, the experiment's observers."""
 
     def stop(reason: str) -> None:
         progress.message(f"stopping: {reason}")
@@ -181,7 +181,7 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
 
 
 def _check_profile(run: Run, step: int) -> None:
-    """Raises ParamError if a run that starts after `step` does none of the steps to profile."""
+    """Raises ParamError if steps are to be profiled, but the run does none of them after `step`."""
     asked, last = run.request.profile_steps, run.experiment.p.max_steps
     if asked and (asked.stop <= step or asked.start >= last):
         raise ParamError(
@@ -191,7 +191,7 @@ def _check_profile(run: Run, step: int) -> None:
 
 
 def _start_or_skip(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> Start | Outcome:
-    """Returns a run that is ready for its first step, or the outcome of one that is done.
+    """Prepares a run for its first step, or returns the outcome of a run that is done.
 
     A checkpoint that lingo did not write may verify and yet hold no tensors. A single process then
     uses the checkpoint before it; several processes end with the error.
@@ -235,7 +235,7 @@ def _live_run(
 
 
 def _open_audit(run: Run, status: RunStatus) -> Audit | None:
-    """Returns the audit log, if requested now or before; reports the rows that it lacks."""
+    """Returns the audit log, if this or an earlier start requests it; reports its missing rows."""
     path, found = run.directory.path / AUDIT, status.checkpoint
     was_audited = found is not None and found.metadata.get("audit")
     if not (run.request.audit or was_audited or path.exists()):
@@ -274,15 +274,15 @@ def _summarize_start(run: Run, start: Start, summaries: Summaries) -> None:
 
 
 def _find_changes(run: Run) -> list[text.Change]:
-    """Returns how the experiment differs from its defaults; [] if it has none."""
+    """Returns how the experiment differs from its defaults; [] if its defaults are not known."""
     try:
         return find_changes(run.request.params, run.request.origin)
-    except ParamError:  # it was made in Python, or its function needs arguments
+    except ParamError:  # the experiment was made in Python, or its function needs arguments
         return []
 
 
 def _summarize_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> None:
-    """Writes summaries of how pipelines are split, if any; a failure is only a warning."""
+    """Writes summaries of how pipelines, if any, are split; a failure is only a warning."""
     try:
         reports = find_pipelines(experiment, started=True)
     except ParamError as error:
@@ -299,7 +299,7 @@ def _summarize_pipelines(experiment: Experiment, step: int, summaries: Summaries
 
 @contextlib.contextmanager
 def mark_stopped_on_signal(directory: RunDirectory) -> Iterator[None]:
-    """Writes STATUS if a signal stops a run before its first step, unless the run is done."""
+    """Writes "stopped" to STATUS if a signal ends the body, before the first step of this start."""
     try:
         yield
     except KeyboardInterrupt:
@@ -310,7 +310,7 @@ def mark_stopped_on_signal(directory: RunDirectory) -> Iterator[None]:
 
 
 def check_health(run: Run, counters: RunCounters) -> None:
-    """Raises NumericFailure if the run ended with an anomaly at which its guard still stops."""
+    """Raises NumericFailure if a run ended with an anomaly and its guard would stop it again."""
     p, directory = run.experiment.p, run.directory
     anomaly = find_first_anomaly(counters, p.guard, max_steps=p.max_steps)
     if anomaly is not None and anomaly.action == "stop":
@@ -358,7 +358,7 @@ def skip_run(run: Run, counters: RunCounters, state: State) -> Outcome:
 
 
 def _last_reports(run: Run, step: int) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Returns the last report up to a step, and the last evaluations, as `Outcome` has them."""
+    """Returns `scalars` and `evaluations` of an `Outcome`: the last reports up to a step."""
     scalars: dict[str, float] = {}
     evaluations: dict[str, dict[str, float]] = {}
     for row in (row for row in run.directory.metrics.read() if row["step"] <= step):

@@ -6,8 +6,8 @@ with Saver(run, metadata) as saver:
     saver.check()                                # raises an error of that thread
     saver.wait()                                 # returns when the checkpoint is on the disk
 
-While a run trains, STATUS names the last step that is on the disk. The rewinder goes back to a
-checkpoint, and continues from there.
+While a run trains, STATUS names the last step that is on the disk. The rewinder returns the run to
+an earlier checkpoint, from which it continues.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Saver:
     """Saves a run's state at the steps at which it is due.
 
     Attributes:
-        saved: the step that is saved, or will be when `wait` returns.
+        saved: the step of the last checkpoint, which is on the disk when `wait` returns.
     """
 
     def __init__(self, run: LiveRun, metadata: Mapping[str, Any]) -> None:
@@ -66,28 +66,28 @@ class Saver:
         self._writer.__exit__(*exception)
 
     def check(self) -> None:
-        """Raises an error of the writer's thread; sends `on_save` to observers for saved steps."""
+        """Raises an error of the writer's thread; reports saved steps to observers (`on_save`)."""
         self._writer.check()
         while not self._committed.empty():
             self._run.observers.tell(RunEvents.on_save, self._committed.get())
 
     def wait(self) -> None:
-        """Waits until every checkpoint passed to the writer is on the disk; then does `check`."""
+        """Waits until every checkpoint passed to the writer is on the disk; then calls `check`."""
         self._writer.wait()
         self.check()
 
     def is_due(self, step: int) -> bool:
-        """Returns whether a checkpoint is written after a step: a regular one or the last."""
+        """Returns whether a checkpoint is due after a step: at an interval, or after the last."""
         experiment = self._run.experiment
         return is_regular(experiment, step) or step >= experiment.p.max_steps
 
     def save(self) -> None:
-        """Passes the state to the writer once it has written the previous one.
+        """Passes the state to the writer after waiting for the previous checkpoint.
 
-        Does nothing if this step is saved, or the writer already has it.
+        Does nothing if this step is saved, or if the writer already has its state.
 
         Raises StorageError if this or the previous state cannot be written, NumericFailure if the
-        previous one has a number that is not finite.
+        previous state has a number that is not finite.
         """
         self.wait()  # at most one copy of the state is in memory
         run, step = self._run, self._run.recorder.counters.step
@@ -102,10 +102,10 @@ class Saver:
         self.saved = step
 
     def rescue(self, error: LingoError) -> None:
-        """Saves the state after an error; if the save fails, too, this is only logged.
+        """Saves the state after an error; a second error during the save is only logged.
 
-        Several processes save together only after an error that all see: NumericFailure. After
-        any other error the leader saves alone, or, if the leader is lost, any process that is left.
+        Several processes save together only after a NumericFailure, which all of them see. After
+        any other error the leader saves alone or, if the leader is lost, a remaining process.
         """
         processes, recorder = self._run.processes, self._run.recorder
         alone = processes.count > 1 and not isinstance(error, NumericFailure)
@@ -127,7 +127,7 @@ class Saver:
     def delete_later(self, *, after: int) -> None:
         """Deletes the checkpoints of steps after `after`, the latest first, for a rewind."""
         directory = self._run.directory
-        directory.set_status("running", after)  # else a start would miss the deleted ones
+        directory.set_status("running", after)  # else a start would miss the deleted checkpoints
         if self._run.processes.is_leader:
             for step in reversed(store.steps(directory.checkpoints)):
                 if step > after:
@@ -135,7 +135,7 @@ class Saver:
         self.saved = after  # if the rewind fails from here on, `rescue` saves the present step
 
     def state(self, *, alone: bool = False) -> TrainState:
-        """Returns the program's state; with `alone` even if the other processes are lost.
+        """Returns the program's state; with `alone`, without the help of other processes.
 
         Raises ProgramError if an error left program and recorder at different steps, or if a
         device is lost.
@@ -178,7 +178,7 @@ class Saver:
         self._committed.put(step)
 
     def _keeping(self) -> Retention:
-        """Returns which checkpoints are kept once the current one is written."""
+        """Returns which checkpoints are kept once the current checkpoint is written."""
         run, counters = self._run, self._run.recorder.counters
         try:
             steps = [*store.steps(run.directory.checkpoints), counters.step]
@@ -197,7 +197,7 @@ def intervals(experiment: Experiment) -> list[int]:
 
 
 def is_regular(experiment: Experiment, step: int) -> bool:
-    """Returns whether a checkpoint is written after a step even if it is not the last one."""
+    """Returns whether a step is at an interval of checkpoints, or of evaluations to compare."""
     p = experiment.p.evaluate
     compared = p.metric is not None and step % p.every_steps == 0
     return compared or any(step % n == 0 for n in intervals(experiment))
@@ -208,8 +208,8 @@ def retention(
 ) -> Retention:
     """Returns which of a run's checkpoints are kept; `steps` are their steps in order.
 
-    The target of a possible rewind is kept even while nothing is wrong: many checkpoints that are
-    not regular may be written before an anomaly occurs.
+    The target of a possible rewind is kept even before an anomaly occurs, because signals and
+    errors may add many checkpoints at other steps until then.
     """
     p = experiment.p
     anomaly = find_first_anomaly(counters, p.guard, max_steps=p.max_steps)
@@ -225,9 +225,9 @@ def retention(
 def rewind_targets(experiment: Experiment, steps: Sequence[int], *, at_most: int) -> list[int]:
     """Returns the steps whose checkpoints a run may rewind to, the preferred one first.
 
-    Regular checkpoints precede those that a signal or an error caused. So an interrupted run
-    rewinds to the same checkpoint as one that was not interrupted. The others stay in the list:
-    intervals may have changed since, or the regular checkpoints may be damaged.
+    Checkpoints at regular intervals precede checkpoints that a signal or an error caused. So an
+    interrupted run rewinds to the same checkpoint as an uninterrupted run. The irregular
+    checkpoints come last: intervals may have changed, or all regular checkpoints may be damaged.
     """
     before = [step for step in reversed(steps) if step <= at_most]
     return sorted(before, key=lambda step: not is_regular(experiment, step))
@@ -239,23 +239,23 @@ def rewind_targets(experiment: Experiment, steps: Sequence[int], *, at_most: int
 class Rewinder:
     """Rewinds a run: after anomalies as often as its guard allows, and after lost devices.
 
-    find a sound checkpoint         # from before an anomaly; the latest if devices are lost
+    find an undamaged checkpoint    # from before an anomaly; the latest if devices are lost
     read its state                  # before anything is deleted
     delete the checkpoints and reports of later steps
     load the state
-    skip the batches since then     # after an anomaly only: other data
+    skip the batches since then     # only after an anomaly, to train on other data
     """
 
     def __init__(
         self, run: LiveRun, saver: Saver, restore: Callable[[Checkpoint | None], TrainState]
     ) -> None:
-        """Does nothing yet; `restore` reads a checkpoint, or makes the first state for None."""
+        """Does nothing yet. `restore` returns a checkpoint's state, or for None the first state."""
         self._run, self._saver, self._restore = run, saver, restore
 
     def rewind_or_stop(self, anomaly: Anomaly) -> None:
         """Rewinds to a checkpoint from before an anomaly.
 
-        Raises NumericFailure if the guard stops the run, or there is no sound checkpoint.
+        Raises NumericFailure if the guard stops the run, or if no undamaged checkpoint exists.
         """
         run, recorder = self._run, self._run.recorder
         before, most = anomaly.sound_step, run.experiment.p.guard.max_rewinds
@@ -274,7 +274,7 @@ class Rewinder:
         self._rewind(target, anomaly)
 
     def _find(self, before: int, damaged: list[DamagedCheckpoint]) -> Checkpoint | None:
-        """Returns the preferred sound checkpoint; adds the errors of damaged ones to `damaged`."""
+        """Returns the preferred undamaged checkpoint, or None; adds errors to `damaged`."""
         directory = self._run.directory.checkpoints
         steps = store.steps(directory)
         for step in rewind_targets(self._run.experiment, steps, at_most=before):
@@ -287,8 +287,8 @@ class Rewinder:
     def _rewind(self, target: Checkpoint | None, anomaly: Anomaly) -> None:
         """Goes back to a checkpoint, or to step 0, and skips the batches since then.
 
-        If the process is killed meanwhile, the next one meets the same anomaly, finds the same
-        earlier checkpoints, and does the same.
+        If the process is killed meanwhile, the next start meets the same anomaly, finds the same
+        earlier checkpoints, and rewinds in the same way.
         """
         run, counters = self._run, self._run.recorder.counters
         to = self._go_back(target)
@@ -305,7 +305,7 @@ class Rewinder:
     def restore_latest(
         self, error: LostState, *, unreadable: Sequence[DamagedCheckpoint] = ()
     ) -> None:
-        """Goes back to the latest sound checkpoint, or to step 0, as a new start of the run would.
+        """Goes back to the latest undamaged checkpoint, or to step 0, as a restart would.
 
         `unreadable` is as for `store.latest`. Raises NoUsableCheckpoint if all are damaged.
         """
@@ -328,7 +328,7 @@ class Rewinder:
     def _go_back(self, target: Checkpoint | None) -> RunCounters:
         """Loads a checkpoint or the first state, deletes later records, and returns its counters.
 
-        The recorder still has the old counters.
+        The caller must pass the counters to the recorder, which still has the old ones.
         """
         run = self._run
         to = read_counters(target.step, target.metadata) if target else RunCounters()

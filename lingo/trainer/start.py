@@ -1,4 +1,4 @@
-"""The start of a run: it inspects the directory, opens the data, and compiles the program.
+"""The start of a run: inspects the directory, opens the data, and compiles the program.
 
 status = inspect_run(run)                # checkpoint, counters, what has changed
 start = start_run(run, status)           # opens the data, compiles the program
@@ -61,11 +61,11 @@ _RECORDED = ("data", "versions", "numerics", "devices", "init_from", SOURCE)
 
 
 class RunStatus(NamedTuple):
-    """The status of a directory in relation to the requested run."""
+    """What a run directory holds, compared with the requested run."""
 
     lines: list[text.Line]  # the resolved text of the requested configuration
-    checkpoint: Checkpoint | None  # to resume from
-    changes: list[text.Change]  # fields and files of code in which the directory's run differs
+    checkpoint: Checkpoint | None  # the checkpoint to resume from; None starts at step 0
+    changes: list[text.Change]  # fields and code files in which the directory's run differs
     counters: RunCounters
 
 
@@ -74,18 +74,18 @@ class Start(NamedTuple):
 
     status: RunStatus
     environment: Mapping[str, Any]  # the content of environment.json
-    warm: Transfer | None  # the first weights, unless they are random or from a checkpoint
+    warm: Transfer | None  # the weights read by `init_from`; None if random or from a checkpoint
     program: Program
-    program_text: str  # report on the exchanges and memory of a mesh's devices; "" without a mesh
-    graph: tf.Graph | None  # of a step; None if the run resumes unchanged after an orderly end
+    program_text: str  # report on a mesh's communication and memory; "" without a mesh
+    graph: tf.Graph | None  # a step's graph; None if the run resumes unchanged after an orderly end
 
     def metadata(self, experiment: Experiment) -> dict[str, Any]:
-        """Returns the metadata that every checkpoint of the run records."""
+        """Returns the metadata that all checkpoints of the run have in common."""
         known = {key: self.environment[key] for key in _RECORDED if key in self.environment}
         return {"config": digest(self.status.lines), "seed": experiment.p.seed} | known
 
     def peak_flops_per_second(self) -> float:
-        """Returns all devices' measured peak in matrix products; 0 if it was not measured."""
+        """Returns the measured matrix-product peak of all devices; 0 if it was not measured."""
         return self.environment.get("matmul_flops_per_second", 0.0)
 
 
@@ -95,8 +95,8 @@ def inspect_run(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> Ru
     If there are several processes, the leader chooses the checkpoint and shares it. `unreadable` is
     as for `store.latest`.
 
-    Raises NoUsableCheckpoint if there are or were checkpoints and none can be used, and
-    ChangedConfiguration if the directory's run has another configuration or other code.
+    Raises NoUsableCheckpoint if the directory has or had checkpoints and none of them can be used,
+    and ChangedConfiguration if the directory's run has another configuration or other code.
     """
     directory, request = run.directory, run.request
     lines = text.resolve(request.params)
@@ -116,9 +116,9 @@ def inspect_run(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> Ru
 def start_run(run: Run, status: RunStatus) -> Start:
     """Finds initial weights, opens the data, makes the first state, and compiles the program.
 
-    Raises ChangedConfiguration if the directory's run has other data, or a process has another
-    configuration, data or code than the leader; and CheckpointMismatch, UnusableSource, DataError
-    and ParamError, as their names say.
+    Raises ChangedConfiguration if the directory's run has other data, or if a process has another
+    configuration, data or code than the leader. Also raises CheckpointMismatch, UnusableSource,
+    DataError and ParamError.
     """
     experiment, found = run.experiment, status.checkpoint
     warm = None if found else experiment.warm_start()  # first: indexing data may take minutes
@@ -167,7 +167,7 @@ def _start_program(
 
 
 def _check_same(processes: Processes, request: Mapping[str, Any]) -> None:
-    """Raises ChangedConfiguration if a process has another request than the leader."""
+    """Raises ChangedConfiguration, in all processes, if a request differs from the leader's."""
     own = json.dumps(request, sort_keys=True)
     leaders = processes.share("asked", own if processes.is_leader else None)
     differs = [k for k, v in json.loads(leaders).items() if v != json.loads(own)[k]]
@@ -181,9 +181,10 @@ def _check_same(processes: Processes, request: Mapping[str, Any]) -> None:
 
 
 def check_evaluations(experiment: Experiment) -> None:
-    """Raises ParamError for evaluations that would fail, MissingPackage for a missing package.
+    """Checks before the first step that evaluations would not fail.
 
-    It checks metrics, `evaluate.metric`, prompts and answers.
+    Metrics, `evaluate.metric`, prompts and answers are checked. Raises ParamError for a problem,
+    MissingPackage for a package that is not installed.
     """
     _trace_predictions(experiment)
     traced = trace_evaluations(experiment)
@@ -228,7 +229,7 @@ def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
 def _environment(
     experiment: Experiment, data: Mapping[str, Any], init_from: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Returns the environment; measures the devices' speed if the FLOPs of a step are known."""
+    """Returns the content of environment.json; measures devices' speed if FLOPs are counted."""
     speed = {}
     if experiment.step_flops():
         dtype = experiment.task.p.dtype
@@ -257,7 +258,7 @@ def write_texts(run: Run, start: Start) -> None:
 
 
 def print_start(run: Run, start: Start) -> None:
-    """Shows where a run starts, and renames the damaged checkpoints that were skipped."""
+    """Shows from what a run starts, and renames the damaged checkpoints that were skipped."""
     progress = run.progress
     for line in header(run.experiment, start.environment["data"]["train"], run.request.origin):
         progress.message(line)
@@ -280,7 +281,7 @@ def print_start(run: Run, start: Start) -> None:
 def load_state(
     experiment: Experiment, init_from: Mapping[str, Any] | None, found: Checkpoint | None
 ) -> TrainState:
-    """Returns a checkpoint's state, or the run's initial state without a checkpoint.
+    """Returns the state of the checkpoint `found`, or the run's initial state if it is None.
 
     Raises UnusableSource if the source of the initial weights has changed since the run began.
     """

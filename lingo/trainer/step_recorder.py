@@ -65,7 +65,7 @@ class StepRecorder:
         return row | health.counters()
 
     def take_metrics(self) -> dict[str, float]:
-        """Returns the metrics of the finite steps since the last call, and clears them."""
+        """Returns the layers' metrics over finite steps since the last call, and clears them."""
         results, self._metrics = self._metrics.results(), Accumulator()
         return results
 
@@ -81,7 +81,7 @@ class StepRecorder:
         return find_first_anomaly(self.counters, p.guard, max_steps=p.max_steps)
 
     def failure(self, anomaly: Anomaly, *, but: str = "") -> NumericFailure:
-        """Writes the incident file, and returns the error; `but` says why the run cannot rewind."""
+        """Writes the incident file, and returns the error. `but` says why no rewind is possible."""
         reason = f"{anomaly.reason}, but {but}" if but else anomaly.reason
         return NumericFailure(self._incidents.write(anomaly._replace(reason=reason)))
 
@@ -106,6 +106,6 @@ class StepRecorder:
         self.counters, self._metrics = counters, Accumulator(counters.states)
 
     def _examples(self, number: int, fed: np.ndarray) -> np.ndarray:
-        """Returns the ids, [B], of the whole batch; this process may have fed only some, `fed`."""
+        """Returns the whole batch's example ids, [B], from the ids `fed` by this process."""
         data = self._experiment.train_input
         return fed if len(fed) == data.num_rows(number) else data.example_ids(number)

@@ -25,9 +25,9 @@ class Work:
     def count(self, number: int, batches: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns the examples, tokens and model FLOPs of [K, B, ...] batches of one shape.
 
-        `number` is the index of the first batch. Batches have only this process's examples; the
-        other processes' examples are assumed to be alike. `weights` are [K, B]: padding (weight 0)
-        counts in FLOPs only.
+        `number` is the index of the first batch. `batches` have only this process's examples; the
+        other processes are assumed to have equally many examples and tokens. `weights` are [K, B]:
+        padding (weight 0) counts in FLOPs only.
         """
         num_rows = self._experiment.train_input.num_rows(number)
         num_steps, fed = batches["weights"].shape
@@ -56,8 +56,8 @@ def advise_loop(rates: Mapping[str, float], *, steps_per_loop: int, steps_left: 
     """Returns a line on how to train faster, or ""; `rates` are from `Throughput.read`.
 
     This is only advice: lingo does not choose `steps_per_loop` by the measured time of a step. The
-    step at which a run stops or rewinds after an anomaly depends on `steps_per_loop`, and it must
-    not depend on how busy the machine is.
+    step at which a run stops or rewinds after an anomaly depends on `steps_per_loop`, and this step
+    must not depend on how busy the machine is.
     """
     milliseconds = rates.get("perf/step_time_ms", math.inf)
     if milliseconds >= FAST_STEP_MS or steps_per_loop > 1 or steps_left < LONG_STEPS:
@@ -77,7 +77,7 @@ class Throughput:
         peak_flops_per_second: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Starts counting; the peak is for matrix products on all devices, 0 if it is unknown."""
+        """Starts counting. The peak is of matrix products on all devices together; 0: unknown."""
         self._peak, self._clock = peak_flops_per_second, clock
         self._reset()
 
@@ -107,11 +107,11 @@ class Throughput:
         self._flops += flops
 
     def read(self) -> dict[str, float]:
-        """Returns the throughput since the last call, by TensorBoard tag, and resets it.
+        """Returns the throughput since the last call, by TensorBoard tag, and restarts counting.
 
         `perf/tokens_per_sec` is left out if there are no tokens, `model_flops_utilization`
-        (Chowdhery et al. 2022, app. B) if FLOPs or peak are unknown. Without steps, the result is
-        empty.
+        (Chowdhery et al. 2022, app. B) if the FLOPs or the peak are unknown. Without steps, the
+        result is empty.
         """
         seconds = max(self._clock() - self._start, 1e-9)
         rates = {

@@ -79,17 +79,17 @@ class Trained:
         step: int | Literal["best"] | None = None,
         quantize: WeightQuantize = "none",
     ) -> None:
-        """Reads the weights; if there are several processes, all call the same methods.
+        """Reads the weights. If there are several processes, all must call the same methods.
 
-        It writes nothing into the run directory. `step` is the checkpoint's step, "best" (by
-        `evaluate.metric`), or None for the latest sound checkpoint. `quantize="int8_weights"` keeps
-        only the evaluation weights in memory, with the weights of matrix products in 8 bits.
+        Nothing is written into the run directory. `step` is the checkpoint's step, "best" (by
+        `evaluate.metric`), or None for the latest undamaged checkpoint. `quantize="int8_weights"`
+        keeps only the evaluation weights in memory, with the weights of matrix products in 8 bits.
 
         Raises:
             ParamError: if the experiment cannot be built, "best" is not defined, `quantize` is not
                 known, or "int8_weights" is used with a runtime of several devices.
-            NoUsableCheckpoint, DamagedCheckpoint: if there is no sound checkpoint of that step.
-            CheckpointMismatch: if the checkpoint is of another model.
+            NoUsableCheckpoint, DamagedCheckpoint: if that step has no undamaged checkpoint.
+            CheckpointMismatch: if the checkpoint belongs to another model.
         """
         self.experiment: Experiment = params.build()
         self._run = run
@@ -112,7 +112,7 @@ class Trained:
         )
 
     def _repr_html_(self) -> str:
-        """Returns what a notebook shows: run, step, weights, and the params as a tree."""
+        """Returns HTML for notebooks: run, step, number of weights, and the params as a tree."""
         return f"<p>{html.escape(repr(self))}</p>{self.experiment.p._repr_html_()}"
 
     def _num_weights(self) -> int:
@@ -128,17 +128,17 @@ class Trained:
         """The weights of evaluations and predictions: path -> float32 array of any shape.
 
         A path names a weight of one layer, `model/stack/layers/3/ffn/w_in`, even where a program
-        stacks layers. An array is cut out on access, and is read-only. With
-        `quantize="int8_weights"` arrays have the products' values: after wrappers and rounding.
+        stacks layers. Arrays are read-only, and cut out on access. With `quantize="int8_weights"`
+        they have the values that matrix products use, after weight wrappers and rounding.
         """
         return LayerWeights(dequantize_weights(self._evaluation_state.weights))
 
     def loss(self, batch: Mapping[str, np.ndarray]) -> float:
         """Returns the training loss of a batch, without dropout.
 
-        It uses the trained weights; with `quantize="int8_weights"`, the evaluation weights. Arrays
-        are [B, ...] (B batch), as in `experiment.train_input.batch(0)`; arrays that the loss does
-        not read may be left out. Raises ParamError for missing arrays or other ranks.
+        The weights are the trained weights; with `quantize="int8_weights"`, the evaluation weights.
+        Arrays are [B, ...] (B batch), as in `experiment.train_input.batch(0)`; arrays that the loss
+        does not read may be left out. Raises ParamError for missing arrays or other ranks.
         """
         self._check_batch(batch)
         return float(self._loss({name: tf.constant(value) for name, value in batch.items()}))
@@ -174,18 +174,18 @@ class Trained:
     ) -> prediction.Predictions | Iterator[prediction.Predictions]:
         """Returns the task's predictions for each example (`Task.predict`): `model.predict(batch)`.
 
-        It uses the evaluation weights. If layers mix examples, as experts with a capacity do, a
-        prediction depends on the other examples of its batch.
+        Predictions use the evaluation weights. If layers mix examples, as experts with a capacity
+        do, a prediction depends on the other examples of its batch.
 
         Args:
             inputs: an input that ends, such as `model.experiment.eval_inputs["heldout"]`; or
                 {name: [N, ...]}, the arrays of `train_input.batch(0)` that the prediction reads.
-            stream: return an iterator of the results of each batch: only one is in memory.
+            stream: return an iterator over batches' results, with only one batch in memory.
             progress: called with the number of batches done and the total.
 
         Returns:
-            {name: [N, ...]}, in the order of `inputs`, without padding; for an Input also
-            `example_id`, int64 [N], the index of each example in it.
+            {name: [N, ...]}, in the order of `inputs`, without padding. For an Input the result
+            also has `example_id`, int64 [N], each example's index in the input.
 
         Raises:
             ParamError: if the task has no predictions, the input has no end, or an array is
@@ -196,7 +196,7 @@ class Trained:
             raise ParamError(f"batch_size={batch_size!r} is not a positive int")
         if isinstance(inputs, Input):
             sized = inputs.p.copy().set(batch_size=batch_size).build() if batch_size else inputs
-            sized.num_batches()  # it must have an end
+            sized.num_batches()  # raises if the input has no end
             batches = prediction.predict_input(
                 self.experiment, self._program, sized, progress=progress
             )
@@ -218,7 +218,7 @@ class Trained:
         return batches if stream else prediction.concatenate(batches)
 
     def __call__(self, batch: Mapping[str, Any]) -> prediction.Predictions:
-        """Returns the predictions for one batch, {name: [B, ...]}, computed at once."""
+        """Returns the predictions for arrays {name: [B, ...]}, computed as one batch."""
         self._check_batch(batch)
         return self.predict(batch, batch_size=max([1, *map(len, batch.values())]))
 
@@ -229,18 +229,18 @@ class Trained:
 
     @method_takes(GenerateCall)
     def generate(self, call: GenerateCall) -> Any:
-        """Continues texts, or answers them if trained to answer: `model.generate("def ")`.
+        """Continues prompts, or answers them if trained on text pairs: `model.generate("def ")`.
 
         Args:
             prompts: a text, or several.
 
         Returns:
-            The text that follows the prompt, a str; for several prompts a list of them; with
-            `num_samples`, a list of that many texts in the place of each text.
+            The text that follows the prompt, a str; for several prompts, a list of such texts. With
+            `num_samples`, each text is replaced by a list of that many texts.
 
         Raises:
-            ParamError: for prompts that are not texts or too long, settings that are not valid, and
-                an experiment that has no texts.
+            ParamError: if a prompt is not a text or is too long, if settings are not valid, or if
+                the experiment's data are not texts.
         """
         one = isinstance(call.prompts, str)
         prompts = [call.prompts] if isinstance(call.prompts, str) else call.prompts
@@ -260,7 +260,7 @@ class Trained:
         """Returns the texts of each prompt, with tokens and their log-probabilities.
 
         `decoding` are the params of a Sampling or a Beam; `progress` is called with the number of
-        prompts done and the total. Raises ParamError as `generate` does.
+        prompts done and the total. Raises the ParamErrors of `generate`.
         """
         if type(seed) is not int:
             raise ParamError(f"seed={seed!r} ({type(seed).__name__}) is not an int")
@@ -277,19 +277,18 @@ class Trained:
     def stream(
         self, prompt: Prompt, decoding: Params, *, seed: int = 0
     ) -> Generator[str, None, list[Continuation]]:
-        """Yields the text of a prompt in pieces, one per token, and returns all its texts.
+        """Yields the first text of a prompt in pieces, one per token; returns all its texts.
 
-        The texts are the same as from `decode`; the pieces make up the first text. A token that
-        ends within a character gives the piece "". `close` stops the decoding at its next token.
-        With another decoding than `Sampling`, or where XLA compiles the program, the whole text is
-        one piece.
+        The texts are the same as from `decode`. A token that ends within a character gives the
+        piece "". The generator's `close` stops the decoding at its next token. With another
+        decoding than `Sampling`, or if XLA compiles the program, the whole text is one piece.
 
         Args:
             prompt: as `experiment.train_input.prompt(text)` returns it.
             decoding: the params of a Sampling or a Beam.
 
         Raises:
-            ParamError: if the prompt is too long, or the experiment has no texts.
+            ParamError: if the prompt is too long, or the experiment's data are not texts.
             ProgramError: if a device fails.
         """
         check_prompt(self.experiment, prompt, max_tokens=decoding.max_tokens)
@@ -306,7 +305,7 @@ class Trained:
         Args:
 
         Raises:
-            ParamError: for settings that are not valid, and an experiment that has no texts.
+            ParamError: if settings are not valid, or the experiment's data are not texts.
         """
         tokenizer_of(self.experiment)
         return Chat(self, self.experiment.chat, call)
@@ -372,13 +371,13 @@ class Trained:
         return local.fold_state(self.experiment.task, state)
 
     def _program_to_compare(self, quantize: Quantize, state: TrainState) -> Program:
-        """Returns a program that computes what an export of a state should compute."""
+        """Returns the program with which an export of `state` is compared."""
         if quantize == "int8_weights" and not self._is_int8:
             return local.Int8Program(self.experiment.learner, state, self.experiment.runtime)
         return self._program
 
     def exported_model(self) -> ExportedModel:
-        """Returns the task, with the evaluation weights, as functions that can be traced."""
+        """Returns the task, with the evaluation weights, as functions that exporters can trace."""
         state = self._state_to_export("none")
         return ExportedModel(self.experiment, state.weights, state.state)
 
@@ -426,10 +425,9 @@ class Trained:
 def _load(
     experiment: Experiment, run: RunDirectory, step: int | Literal["best"] | None
 ) -> tuple[Checkpoint, TrainState]:
-    """Returns a checkpoint, chosen by `choose`, and its state in memory; in all processes the same.
+    """Returns the checkpoint that `choose` finds, the same in all processes, and its state.
 
-    It chooses again if the training deletes the checkpoint before it is read, or if the latest
-    verifies and yet holds no tensors.
+    Another is chosen if the training deletes it before it is read, or if it holds no tensors.
     """
     processes = experiment.runtime.join()
     unreadable: list[DamagedCheckpoint] = []

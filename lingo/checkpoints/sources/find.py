@@ -1,4 +1,4 @@
-"""Finds out which kind of source a path is, and opens it; lingo's own checkpoints are one kind."""
+"""Opens the source of weights at a path: a lingo checkpoint, or another program's file."""
 
 from __future__ import annotations
 
@@ -54,11 +54,13 @@ def find_source(
 ) -> WeightSource:
     """Opens the source at a path, one of `SUPPORTED`.
 
-    In a lingo run it opens the checkpoint of `step`, by default the latest sound one. `averages`
-    reads moving averages instead of weights; `slots` also reads the optimizer's slots.
+    In a lingo run this is the checkpoint of `step`, by default the latest undamaged one. With
+    `averages` the source has moving averages instead of weights; with `slots` it also has the
+    optimizer's slots.
 
     Raises:
-        ParamError: if `step`, `averages` or `slots` is set for a source that has none.
+        ParamError: if `step` is set and the path is not a lingo run, or `averages` or `slots` is
+            set and lingo did not write the source.
         MissingPackage: if the package that reads the source is not installed.
         UnusableSource: if there is no source at the path, or it is damaged.
         NoUsableCheckpoint, DamagedCheckpoint, CheckpointMismatch: for a lingo checkpoint.
@@ -67,7 +69,7 @@ def find_source(
         is_checkpoint = _is_checkpoint(path)
         is_run = not is_checkpoint and _is_run(path)
         is_part = not is_checkpoint and _is_checkpoint(path.parent)
-    if is_part:  # it would open as a TensorFlow checkpoint with names that no model has
+    if is_part:  # else it would open as a TensorFlow checkpoint with names that no model has
         raise UnusableSource(
             f"{path} is a file of a checkpoint of lingo: init_from.path takes its directory,"
             f" {path.parent}."
@@ -124,16 +126,16 @@ def _find_safetensors(path: Path) -> Path | None:
 
 
 class LingoCheckpoint:
-    """Weights of a model, or their moving averages, and moving statistics.
+    """A lingo checkpoint as a source: weights, or their moving averages, and moving statistics.
 
-    Names belong to single layers, whether or not the run that wrote the checkpoint stacked them.
+    Each tensor belongs to a single layer, even if the run that wrote the checkpoint stacked layers.
     Optimizer slots are included on request, as `slots/<slot>/<weight>`.
     """
 
     def __init__(self, checkpoint: Checkpoint, *, averages: bool, slots: bool = False) -> None:
-        """Reads no tensors of a verified checkpoint yet.
+        """Lists the tensors of a verified checkpoint, without reading them.
 
-        Raises CheckpointMismatch if moving averages are wanted, and it has none.
+        Raises CheckpointMismatch if `averages` are wanted and the checkpoint has none.
         """
         kind = _AVERAGE if averages else _WEIGHTS
         tensors = checkpoint.tensors
@@ -179,7 +181,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _find_checkpoint(path: Path, step: int | None) -> Checkpoint:
-    """Returns the sound checkpoint at a path, or that run's checkpoint of `step` (None: latest)."""
+    """Returns the verified checkpoint at a path, or of `step` (or the latest) in a run's path."""
     if _is_checkpoint(path):
         return open_sound(path)
     directory = path / _CHECKPOINTS if (path / _CHECKPOINTS).is_dir() else path
@@ -192,9 +194,9 @@ def _find_checkpoint(path: Path, step: int | None) -> Checkpoint:
 class TfCheckpoint:
     """The tensors of a checkpoint, under the names that its program gave to the variables.
 
-    `tf.train.Checkpoint(net=net)` gives names such as `net/dense/kernel`, without the suffix and
-    the escapes that TensorFlow adds. A variable that was saved in slices is one tensor; strings
-    are left out.
+    `tf.train.Checkpoint(net=net)` gives names such as `net/dense/kernel`; the suffix and escapes
+    that TensorFlow adds are removed. A variable that was saved in slices is one tensor. Strings are
+    left out.
     """
 
     what = "TensorFlow checkpoint"
@@ -205,9 +207,9 @@ class TfCheckpoint:
         self._files = [prefix.with_name(prefix.name + INDEX), *_data_files(prefix)]
         for file in self._files:
             file_size(file)
-        # Not tf.train.load_checkpoint: if a directory has the prefix's name, it would search that.
-        # Wrong entries under right checksums, which only intent can make, abort TensorFlow; each of
-        # 188 flipped bytes was detected, or changed nothing.
+        # Not tf.train.load_checkpoint: it would search a directory that has the prefix's name.
+        # Wrong entries with right checksums abort TensorFlow, but only intent can make them. In
+        # a test, each of 188 flipped bytes was detected or changed nothing.
         with _tensorflow_errors(prefix):
             self._reader = tf.compat.v1.train.NewCheckpointReader(str(prefix))
             shapes = self._reader.get_variable_to_shape_map()
@@ -237,7 +239,7 @@ def _data_files(prefix: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _tensorflow_errors(prefix: Path) -> Iterator[None]:
-    """Turns what TensorFlow raises for damaged files into an UnusableSource about `prefix`."""
+    """Turns TensorFlow's errors for damaged files into an UnusableSource about `prefix`."""
     try:
         yield
     except (tf.errors.OpError, IndexError, TypeError, ValueError) as error:
@@ -248,9 +250,9 @@ def _tensorflow_errors(prefix: Path) -> Iterator[None]:
 def prefix_of(path: Path) -> Path | None:
     """Returns the prefix of a checkpoint, given the prefix, one of its files, or its directory.
 
-    In a directory, the file `checkpoint` names the latest one. Only the last part of that name is
-    used, because the directory in it may be on another machine, or wrong. None means that there is
-    no such checkpoint.
+    In a directory, the file `checkpoint` names the latest checkpoint's path. Only the path's last
+    part is used, because the directory in it may be on another machine, or wrong. None means that
+    there is no such checkpoint.
     """
     with explain_read_errors(path):
         if path.is_dir():

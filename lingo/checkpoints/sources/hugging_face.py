@@ -1,6 +1,7 @@
 """Checks a model's rotary positions against Hugging Face's `config.json` next to the weights.
 
-Frequencies are not weights: with wrong ones a model reads every tensor, but computes nonsense.
+Frequencies are not weights: with wrong frequencies a model reads every tensor, but computes
+nonsense.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ class _Difference(NamedTuple):
 
 
 def check_rotary(model: Layer, source: WeightSource, weights: Collection[str]) -> None:
-    """Compares rotary positions with the configuration in attention whose `weights` are read.
+    """Compares rotary positions with the source's configuration, if it has one.
 
-    A scaling that the model sets is not compared: its change of frequencies is intended.
+    Only attention layers that read some of `weights` are compared. A scaling that the model sets is
+    not compared: its change of frequencies is intended.
 
     Raises:
         CheckpointMismatch: if the model rotates by other frequencies than the configuration says.
@@ -67,7 +69,8 @@ def check_rotary(model: Layer, source: WeightSource, weights: Collection[str]) -
 
 
 def _differences(rotary: Rotary, config: dict[str, Any]) -> Iterator[_Difference]:
-    text = _as_dict(config.get("text_config")) or config  # of a model that also reads images
+    # Models that also read images have the text model's configuration in `text_config`.
+    text = _as_dict(config.get("text_config")) or config
     rope = _as_dict(text.get("rope_scaling")) or _as_dict(text.get("rope_parameters"))
     parts = [rope, *map(_as_dict, rope.values())]  # one per kind of layer, if kinds differ
     scaled = [part for part in parts if _kind(part) not in _UNSCALED]
@@ -87,7 +90,7 @@ def _differences(rotary: Rotary, config: dict[str, Any]) -> Iterator[_Difference
 
 
 def _template(scaling: type[RotaryScaling], config: dict[str, Any]) -> str:
-    """Returns a scaling with the numbers of a configuration, as text for an override."""
+    """Returns the override's text for a scaling with the numbers of a configuration."""
     lengths = [config[key] for key in _LENGTHS if key in config]
     values = config | ({_LENGTHS[0]: lengths[0]} if lengths else {})
     given = [

@@ -31,8 +31,8 @@ from lingo.storage.examples import MAX_AXES
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 
-_MAX_INDEX_BYTES = 16 << 20  # a hundred thousand tensors
-_MAX_TENSORS = 200_000  # of a file
+_MAX_INDEX_BYTES = 16 << 20  # enough for a hundred thousand tensors
+_MAX_TENSORS = 200_000  # in a file
 
 _DTYPES = {
     "F64": "float64",
@@ -50,10 +50,10 @@ class Safetensors:
     """The tensors of one file, or of several files that an index names."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the index, if `path` is one, and the header of each file.
+        """Reads the index, if `path` is an index, and the header of each file.
 
-        Raises MissingPackage without `safetensors`, and UnusableSource if a file is missing or
-        damaged, or if index and files disagree.
+        Raises MissingPackage if `safetensors` is not installed, and UnusableSource if a file is
+        missing or damaged, or if index and files disagree.
         """
         self.path = path
         if path.name.endswith(".json"):
@@ -110,7 +110,7 @@ class _File:
 
 
 def import_safetensors() -> ModuleType:
-    """Imports the library; raises MissingPackage if it is not installed."""
+    """Imports `safetensors`; raises MissingPackage if it is not installed."""
     try:
         importlib.import_module("ml_dtypes")  # registers bfloat16 with NumPy
         return importlib.import_module("safetensors")
@@ -123,7 +123,7 @@ def import_safetensors() -> ModuleType:
 
 @contextlib.contextmanager
 def _library_errors(path: Path, library: ModuleType) -> Iterator[None]:
-    """Turns errors of the library inside into an UnusableSource about `path`."""
+    """Turns errors of `safetensors` in the body into an UnusableSource about `path`."""
     try:
         with explain_read_errors(path):
             yield

@@ -27,22 +27,23 @@ Grid = tuple[int, ...]
 
 
 class TensorRead(NamedTuple):
-    """The tensor of a source that one weight is read from."""
+    """How one weight is read from a tensor of a source."""
 
     name: str
     shape: tuple[int, ...]  # of the weight
     reverse: bool = False  # whether the tensor has the weight's axes in reverse order
-    part: tuple[int, int] = (0, 1)  # (i, n): part i of n equal ones along the tensor's last axis
+    part: tuple[int, int] = (0, 1)  # (i, n): part i, from 0, of n parts of the tensor's last axis
     scale: float = 1.0  # factor of the values
-    offset: float = 0.0  # summand, after `scale`
-    resize: tuple[Grid, Grid] | None = None  # first axis: the tensor's grid, the weight's grid
+    offset: float = 0.0  # number to add, after `scale`
+    # The grids whose points the first axis lists: (the tensor's, the weight's).
+    resize: tuple[Grid, Grid] | None = None
 
     def part_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Returns the shape of the part of a tensor of some shape."""
+        """Returns the shape of `part` of a tensor, given the tensor's shape."""
         return (*shape[:-1], shape[-1] // self.part[1]) if shape else ()
 
     def change(self, value: np.ndarray) -> np.ndarray:
-        """Turns a tensor's value, of any float type, into the weight, float32."""
+        """Returns the weight, float32, made from the tensor's value, of any float type."""
         i, n = self.part
         if n > 1:
             size = value.shape[-1] // n
@@ -56,9 +57,9 @@ class TensorRead(NamedTuple):
         return value
 
     def undo(self, weight: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        """Returns the tensor, or its part, float32, from which `change` makes the weight.
+        """Inverts `change` without `resize`: returns the tensor or its `part`, float32.
 
-        `shape` is the tensor's shape before `reverse`: the weight's, with axes merged or split.
+        `shape` is the weight's shape with the tensor's split or merged axes, before `reverse`.
         """
         if self.scale != 1 or self.offset:
             weight = ((weight.astype(np.float64) - self.offset) / self.scale).astype(np.float32)
@@ -68,27 +69,27 @@ class TensorRead(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """The weights that a model reads from a source; their tensors exist in the right shape."""
+    """The weights that a model reads from a source; the source's tensors have fitting shapes."""
 
     source: WeightSource
-    reads: Mapping[str, TensorRead]  # weight of the model -> the tensor that it is read from
-    # Weight that should have been read -> its name, which the source does not have.
+    reads: Mapping[str, TensorRead]  # weight of the model -> how it is read
+    # Weight that the source lacks -> the name under which it was searched.
     absent: Mapping[str, str]
-    other_weights: Sequence[str]  # weights that were not requested
-    # (weight, slot) -> the tensor that the slot is read from.
+    other_weights: Sequence[str]  # weights that `only` or `skip` excludes
+    # (weight, slot) -> how the slot is read.
     slots: Mapping[tuple[str, str], TensorRead] = dataclasses.field(default_factory=dict)
 
     def value(self, weight: str) -> np.ndarray | None:
-        """Returns the initial value of a weight, float32 in its shape, or None if it is not read.
+        """Reads and returns a weight, float32 in its shape; None if it is not in `reads`.
 
-        Raises UnusableSource if it cannot be read or is not finite, DamagedCheckpoint if a lingo
-        checkpoint is damaged.
+        Raises UnusableSource if the value cannot be read or is not finite, DamagedCheckpoint if
+        a lingo checkpoint is damaged.
         """
         tensor = self.reads.get(weight)
         return None if tensor is None else self._read(tensor)
 
     def slot(self, weight: str, slot: str) -> np.ndarray | None:
-        """Returns the initial value of a weight's slot, as `value` does, in the slot's shape."""
+        """Reads and returns a weight's slot as `value` does, float32 in the slot's shape."""
         tensor = self.slots.get((weight, slot))
         return None if tensor is None else self._read(tensor)
 
@@ -106,7 +107,7 @@ class Transfer:
         return value
 
     def summary(self) -> str:
-        """Returns a line about what is read and what is not."""
+        """Returns a line with the numbers of weights that are read and not read."""
         num_weights = len(self.reads) + len(self.absent) + len(self.other_weights)
         casts = sorted({self._dtype(read) for read in self.reads.values()} - {"float32"})
         shared = Counter(read.name for read in self.reads.values()).values()
@@ -123,7 +124,7 @@ class Transfer:
         return line
 
     def table(self) -> str:
-        """Returns a line for each weight of the model, and for each tensor that is not read."""
+        """Returns a table: a line per weight of the model, and per tensor that is not read."""
         rows = [*self._weight_rows(), *self._unused_rows()]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = [f"{self.source.path.absolute()}: {self.source.what}", ""]
@@ -133,7 +134,7 @@ class Transfer:
         return "".join(f"{line}\n" for line in lines)
 
     def origin(self) -> dict[str, Any]:
-        """Returns the source's path, kind and digests of used files, in JSON types."""
+        """Returns the source's path, its kind and the digests of its used files, in JSON types."""
         digests = {}
         for file in self.source.files(self._used()):
             with explain_read_errors(file), open(file, "rb") as stream:
@@ -142,7 +143,7 @@ class Transfer:
         return {"path": where, "what": self.source.what, "sha256": digests}
 
     def _weight_rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Yields (action, weight, name in the source, dtype and shape there) of each weight."""
+        """Yields the table's row of each weight: action, weight, source's name, dtype and shape."""
         for weight, read in self.reads.items():
             tensor = self.source.tensors[read.name]
             how = ", axes reversed" if read.reverse else ""
@@ -179,7 +180,7 @@ class Transfer:
 
 
 def fits(shape: Sequence[int], other: Sequence[int]) -> bool:
-    """Returns whether one shape is the other with neighbouring axes split, or else merged.
+    """Returns whether splitting axes, or merging neighbouring axes, turns one shape into the other.
 
     [8, 6] fits [8, 2, 3] and [2, 4, 6], but not [6, 8], which has the same number of elements.
     """
@@ -188,17 +189,18 @@ def fits(shape: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def resize_grid(values: np.ndarray, old: Grid, new: Grid) -> np.ndarray:
-    """Interpolates values on one grid to the places of another grid over the same image.
+    """Interpolates values at the points of one grid to another grid over the same image.
 
-    Each direction is interpolated linearly, so two directions bilinearly. Then the vectors for the
-    patches of an image fit images of another size (Dosovitskiy et al. 2021, sec. 3.2). A place is
-    the middle of its cell. Where a grid shrinks, means are wider by the same factor, so that no
-    place is left out. (The authors' code aligns the outermost places of both grids instead.)
+    So position embeddings of an image's patches fit images of another size (Dosovitskiy et al.
+    2021, sec. 3.2). Interpolation is linear in each direction, so bilinear in two. A point is the
+    middle of its cell. Where a grid shrinks, the interpolation kernel is wider by the same factor,
+    so that no point is left out. (The authors' code aligns the outermost points of both grids
+    instead.)
 
     Args:
         values: [product of old, ...], any float type, row after row.
-        old: numbers of places in each direction.
-        new: the same for the result.
+        old: numbers of points of the old grid, per direction.
+        new: numbers of points of the new grid, per direction.
 
     Returns:
         float32 [product of new, ...].
@@ -215,7 +217,7 @@ def resize_grid(values: np.ndarray, old: Grid, new: Grid) -> np.ndarray:
 
 
 def grid_text(grid: Grid) -> str:
-    """Returns a grid in words.
+    """Returns a grid's numbers of points as text.
 
     >>> grid_text((14, 14))
     '14 x 14'
@@ -224,7 +226,7 @@ def grid_text(grid: Grid) -> str:
 
 
 def _interpolation(old: int, new: int) -> np.ndarray:
-    """Returns the weights of `old` places for each of `new` places in a row, float64 [new, old]."""
+    """Returns the weight of each of `old` points in each of `new` points, float64 [new, old]."""
     places = (np.arange(new) + 0.5) * old / new - 0.5
     distances = abs(places[:, None] - np.arange(old)) / max(old / new, 1)
     weights = np.maximum(1 - distances, 0)

@@ -5,8 +5,8 @@ r"""Initial weights of a run from an earlier training, instead of random ones.
                      rename={r"model/stack/layers/(\d+)/(.*)": r"encoder.\1.\2"})
 
 A rule maps the name of a weight of the model to its name in the source, as in Lingvo's
-`init_from_checkpoint_rules`, so every weight of the model is accounted for. Names belong to single
-layers, however programs stack them.
+`init_from_checkpoint_rules`, so every weight of the model is accounted for. A name belongs to the
+weight of one layer, even where a program stacks layers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lingo.layers.layer import Layer
 from lingo.optim.pattern import check_patterns, check_used, match_patterns, name_field
 
 _MAX_LINES = 20  # differences in an error
-_MAX_CANDIDATES = 5000  # names that are searched for a similar one
+_MAX_CANDIDATES = 5000  # names that are searched for a similar name
 _NUM_EXAMPLES = 3
 _CHANGES: dict[str, Any] = {"parts": (0, 1), "scale": 1.0, "offset": 0.0, "resize": None}
 """Field {pattern: change of values} -> the change for a weight that no pattern matches."""
@@ -42,34 +42,37 @@ _NO_SLOTS: Mapping[str, Mapping[str, Shape]] = MappingProxyType({})
 
 
 class WarmStart(Configurable):
-    """Reads weights and moving statistics when a run begins; steps start anew.
+    """Reads weights and moving statistics when a run begins; the run's steps start at 0.
 
     A run that resumes from its own checkpoint does not read the source again. Other float types are
     cast to float32. Patterns are regular expressions that match the whole name of a weight of the
     model.
 
-    The optimizer's slots start anew, too, unless `slots` reads them. The optimizer still counts
-    steps from 0. Adam's bias correction then takes the means that were read for sums of a few
-    gradients: with its default decays the first step is 0.32 times as long as it would be, the
-    twelfth 0.15 times, the thousandth 0.8 times. Adafactor's decay is 0 at its first step, so this
-    step replaces all factors that were read. `optimizer.slot_steps`, set to the source's number of
-    steps, corrects both; schedules begin at 0 in any case.
+    The optimizer's slots have their initial values, unless `slots` reads them. Even then the
+    optimizer counts steps from 0. So Adam's bias correction treats the means that were read like
+    sums of a few gradients: with default decays the first step is 0.32 times as long as it should
+    be, the twelfth 0.15 times, the thousandth 0.8 times. Adafactor's decay is 0 at its first step,
+    which therefore replaces all factors that were read. `optimizer.slot_steps`, set to the source's
+    number of steps, corrects both optimizers; schedules begin at 0 in any case.
     """
 
     path: FilePath  # a run or checkpoint, a TensorFlow checkpoint, a .safetensors file or its index
-    step: int | None = None  # of a run's checkpoint; None: the latest that is sound
-    weights: Literal["trained", "ema"] = "trained"  # ema: the averages that a run of lingo kept
-    slots: bool = False  # whether the optimizer's slots are read, too, from a run of lingo
-    rename: dict[str, str] = {}  # pattern -> name in the source, \1 its first group; first match
+    step: int | None = None  # of a run's checkpoint; None: the latest undamaged checkpoint
+    weights: Literal["trained", "ema"] = "trained"  # ema: moving averages, of a lingo run only
+    slots: bool = False  # whether the optimizer's slots are read, too; from a lingo run only
+    # Pattern -> name in the source, with \1 for the pattern's first group. The first match counts.
+    rename: dict[str, str] = {}
     only: tuple[str, ...] = ()  # patterns of the weights that are read; empty: all
     skip: tuple[str, ...] = ()  # patterns of weights that are not read
-    transpose: tuple[str, ...] = ()  # patterns of weights whose axes the source has in reverse
-    reshape: bool = False  # the source may have neighbouring axes split or merged
-    parts: dict[str, tuple[int, int]] = {}  # pattern -> (i, n): part i of n of its last axis
+    transpose: tuple[str, ...] = ()  # patterns of weights whose axes are reversed in the source
+    reshape: bool = False  # whether the source's tensors may have neighbouring axes split or merged
+    # Pattern -> (i, n): the weight is part i, from 0, of n equal parts of a tensor's last axis.
+    parts: dict[str, tuple[int, int]] = {}
     scale: dict[str, float] = {}  # pattern -> factor of the source's values
-    offset: dict[str, float] = {}  # pattern -> summand, after `scale`
-    resize: dict[str, tuple[Grid, Grid]] = {}  # pattern -> (source's, model's) grid of positions
-    partial: bool = False  # weights that the source lacks get usual initial values
+    offset: dict[str, float] = {}  # pattern -> number to add, after `scale`
+    # Pattern -> (source's grid, model's grid) of position embeddings, which are interpolated.
+    resize: dict[str, tuple[Grid, Grid]] = {}
+    partial: bool = False  # whether weights that the source lacks get their usual initial values
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "step")
@@ -121,9 +124,9 @@ class WarmStart(Configurable):
     def transfer(
         self, shapes: Mapping[str, Shape], slots: Mapping[str, Mapping[str, Shape]] = _NO_SLOTS
     ) -> Transfer:
-        """Finds the weights of a model, name -> shape, in the source, without reading them.
+        """Finds a model's weights in the source, without reading them.
 
-        `slots` has the optimizer's slots of each weight, {name: {slot: shape}}.
+        `shapes` is {weight: shape}; `slots` is {weight: {slot: shape}} of the optimizer's slots.
 
         Raises:
             ParamError: if `step`, `weights` or `slots` does not fit the kind of source.
@@ -158,7 +161,7 @@ class WarmStart(Configurable):
         return Transfer(source, reads, absent, others, slot_reads)
 
     def reads(self, shapes: Mapping[str, Shape]) -> dict[str, TensorRead]:
-        """Returns how weights, name -> shape, are read from a source that has them all."""
+        """Returns weight -> how it is read; `shapes` has weights that the source must all have."""
         return {name: self._read(name, shapes[name]) for name in self._select_weights(shapes)}
 
     def _read(self, weight: str, shape: Shape) -> TensorRead:
@@ -187,7 +190,7 @@ class WarmStart(Configurable):
         return [n for n in names if match_patterns(only, n) and not match_patterns(self.p.skip, n)]
 
     def source_name(self, weight: str) -> str:
-        """Returns the name in the source of a weight of the model, by its first rule."""
+        """Returns the source's name for the model's weight, by the first rule that matches it."""
         for pattern, template in self.p.rename.items():
             if match := re.fullmatch(pattern, weight):
                 try:
@@ -197,7 +200,7 @@ class WarmStart(Configurable):
         return weight
 
     def _difference(self, tensor: Tensor, weight: str, read: TensorRead) -> str:
-        """Returns a line if a tensor does not fit its weight; "" if it does."""
+        """Returns a line on how the source's tensor does not fit a weight; "" if it fits."""
         name = f"{weight}{'' if weight == read.name else f' ({printable(read.name)})'}"
         if tensor.dtype not in FLOATS:
             dtype = printable(tensor.dtype)
@@ -229,13 +232,13 @@ class WarmStart(Configurable):
 
 
 def weight_shapes(model: Layer) -> dict[str, Shape]:
-    """Returns name -> shape of every weight and moving statistic of a model's single layers."""
+    """Returns name -> shape of every weight and moving statistic of each layer, not stacked."""
     specs = {**model.weights(), **model.states()}
     return {name: spec.shape for where, spec in specs.items() for name in path.names(where)}
 
 
 def _check_slots(source: WeightSource, reads: Mapping[tuple[str, str], TensorRead]) -> None:
-    """Raises CheckpointMismatch if slots of weights, (weight, slot), are not in a source.
+    """Raises CheckpointMismatch unless the source has every slot in `reads`, (weight, slot).
 
     Weights whose slots differ in the same way share a line.
     """
@@ -266,7 +269,7 @@ def _check_slots(source: WeightSource, reads: Mapping[tuple[str, str], TensorRea
 
 
 def _describe_no_match(source: WeightSource, names: Mapping[str, str]) -> str:
-    """Returns the message for a source without any of the weights, with names of both."""
+    """Returns the message for a source that has none of the weights, with names from both sides."""
     content = _examples(source.tensors) if source.tensors else "no tensor"
     return (
         f"{source.path} holds none of {len(names)} weights: {_examples(names.values())}.\n"

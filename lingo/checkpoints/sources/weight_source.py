@@ -32,7 +32,7 @@ class Tensor(NamedTuple):
 
 
 class WeightSource(Protocol):
-    """Named tensors: opening a source reads their shapes and dtypes, `read` reads one tensor."""
+    """Named tensors. Opening a source reads their shapes and dtypes; `read` reads one tensor."""
 
     @property
     def path(self) -> Path:
@@ -41,7 +41,7 @@ class WeightSource(Protocol):
 
     @property
     def what(self) -> str:
-        """The kind of source, for messages."""
+        """The kind of source, as messages name it."""
         ...
 
     @property
@@ -50,7 +50,7 @@ class WeightSource(Protocol):
         ...
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a whole tensor in the shape and dtype of `tensors[name]`, one of `FLOATS`.
+        """Returns a whole tensor in the shape and dtype of `tensors[name]`, a dtype in `FLOATS`.
 
         Raises UnusableSource or DamagedCheckpoint if bytes are missing or have changed.
         """
@@ -63,7 +63,7 @@ class WeightSource(Protocol):
 
 @contextlib.contextmanager
 def explain_read_errors(path: Path) -> Iterator[None]:
-    """Turns an OSError inside into an UnusableSource about `path`."""
+    """Turns an OSError in the body into an UnusableSource about `path`."""
     try:
         yield
     except OSError as error:
@@ -76,7 +76,7 @@ def corrupt_source(path: Path, reason: str) -> UnusableSource:
 
 
 def read_small_file(path: Path, *, max_bytes: int) -> bytes:
-    """Returns a small file's content; UnusableSource if it is larger or not a regular file."""
+    """Returns a file's content; raises UnusableSource if it is larger or not a regular file."""
     size = file_size(path)
     if size > max_bytes:
         raise corrupt_source(path, f"it has {size:,} bytes, more than the {max_bytes:,} allowed")
@@ -87,7 +87,7 @@ def read_small_file(path: Path, *, max_bytes: int) -> bytes:
 def file_size(path: Path) -> int:
     """Returns the size in bytes of a regular file; raises UnusableSource for anything else.
 
-    It does not open the file: a pipe might block for ever.
+    The file is not opened, because opening a pipe might block for ever.
     """
     with explain_read_errors(path):
         status = path.stat()

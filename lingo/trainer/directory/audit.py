@@ -4,17 +4,18 @@
      "origins": ["3:1", "3:0"]}
 
 `loss` is exact; `digest` covers all arrays of the batch; `origins` identify the examples in the
-data: each pass has each example once. Two runs that do the same have the same file, byte for byte,
-even if one was interrupted. `not_finite` names a quantity that kept the update from being applied.
-If processes share a batch, no process has all of its arrays, so `digest` is missing; the other
-fields describe the whole batch.
+data: each pass over the data has each example once. Two runs that do the same have the same file,
+byte for byte, even if one of them was interrupted. `not_finite` names a quantity because of which
+the update was not applied. If processes share a batch, no process has all of its arrays, so
+`digest` is missing; the other fields describe the whole batch.
 
     {"step": 40, "missing": [[3, 3], [17, 40]]}
 
 A run that resumes after step 40 without the rows of step 3 and of steps 17 to 40 adds such a line.
-So does a run that finds the file shorter than it left it. Other lines stay where they are.
+A run also adds it if the file has become shorter since the run's last write. Other lines stay where
+they are.
 
-Axes: B batch.
+Axes: B examples in a batch.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Audit:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._rows: list[bytes] = []
-        self._step = 0  # of the last row that was added
+        self._step = 0  # step of the last row that was added
         self._written: tuple[int, int] | None = None  # the last step in the file, and its size
 
     def add(
@@ -61,7 +62,7 @@ class Audit:
         origins: list[str],
         not_finite: str | None = None,
     ) -> None:
-        """Adds the row of a step, which `write` will write.
+        """Adds the row of a step, which the next `write` writes.
 
         `batch` has this process's [B, ...] arrays; `loss`, `examples` and `origins` describe the
         whole batch, and `number` is the batch's index in the run. `not_finite` is the first
@@ -82,10 +83,10 @@ class Audit:
         self._rows.append(json.dumps(row).encode() + b"\n")
 
     def write(self) -> None:
-        """Writes the added rows, or none if there is an error; the next call tries again.
+        """Writes the added rows. After an error none is written, and the next call tries again.
 
-        If written rows have vanished from the file, it adds a line that names them, and logs a
-        warning.
+        If written rows have vanished from the file, a line that names their steps is added and
+        a warning is logged.
         """
         if not self._rows:
             return
@@ -105,8 +106,8 @@ class Audit:
     def resume(self, step: int) -> str:
         """Cuts rows of steps after `step`, and adds a line that names earlier steps without a row.
 
-        Returns a text of these steps, "3, 17 to 40". It leaves out steps that an earlier line names
-        as missing, so it may be "".
+        Returns the steps that this line names, such as "3, 17 to 40". Steps that an earlier line
+        names as missing are left out, so the text may be "".
         """
         self.cut(step)
         missing = list(_missing_ranges(self._recorded_steps(step), step))
@@ -141,7 +142,7 @@ def _size(path: Path) -> int:
 
 
 def digest(batch: Mapping[str, np.ndarray]) -> str:
-    """Returns a digest, 16 hexadecimal digits, of arrays' names, types, shapes and content."""
+    """Returns a digest (16 hexadecimal digits) of the arrays' names, types, shapes and content."""
     hasher = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for name, array in sorted(batch.items()):
         hasher.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
@@ -150,7 +151,7 @@ def digest(batch: Mapping[str, np.ndarray]) -> str:
 
 
 def _stays(line: bytes, last: int) -> bool:
-    """Returns whether a line is complete and not of a step after `last`; keeps damaged lines."""
+    """Returns whether `cut` keeps a line: not if it is incomplete, or of a step after `last`."""
     match = _STEP.match(line)
     return line.endswith(b"\n") and not (match and int(match[1]) > last)
 
@@ -166,7 +167,7 @@ def _steps_of(line: bytes, last: int) -> Iterable[int]:
 
 
 def _steps_in(pair: Any, last: int) -> range:
-    """Returns the steps up to `last` in a pair [first, end]; none if it is not such a pair."""
+    """Returns the steps up to `last` of a pair [first, end] in JSON; none for any other value."""
     match pair:
         case [int(first), int(end)]:
             return range(max(first, 1), min(end, last) + 1)

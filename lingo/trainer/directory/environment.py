@@ -1,4 +1,4 @@
-"""The environment of a run (versions, code, machine, devices), to explain different results."""
+"""Records a run's environment (versions, code, machine, devices), to explain different results."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def count_devices(names: Sequence[str]) -> str:
 
 
 def is_same(before: str, after: Mapping[str, Any]) -> bool:
-    """Returns whether a later start has the environment that a text records.
+    """Returns whether environment.json's text `before` and the content `after` agree.
 
     Time, arguments, process and speed are not compared: they differ at every start.
     """
     try:
         return _stable_part(json.loads(before)) == _stable_part(json.loads(json.dumps(after)))
-    except (ValueError, TypeError, AttributeError, RecursionError):  # not a record of this kind
+    except (ValueError, TypeError, AttributeError, RecursionError):  # not an environment.json
         return False
 
 
@@ -104,7 +104,7 @@ def numerics() -> dict[str, Any]:
 
 
 def _instructions() -> str:
-    """Returns the processor's vector instructions, by which libraries choose their code."""
+    """Returns the processor's vector instructions, on which libraries' choice of code depends."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, words = line.partition(":")
@@ -116,7 +116,7 @@ def _instructions() -> str:
 def git(file: Path) -> dict[str, str] | None:
     """Returns `commit` and `patch` (the uncommitted changes) of a source file's checkout.
 
-    None if git does not track the file.
+    The result is None if git does not track the file.
     """
     folder = file.resolve().parent
     if _git(folder, "ls-files", "--error-unmatch", "--", file.name) is None:
@@ -129,7 +129,7 @@ def git(file: Path) -> dict[str, str] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Returns the output of git, or None if it fails or is not installed."""
+    """Returns git's output, or None if git fails or is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],

@@ -3,14 +3,14 @@
     config.json, config.txt, flags.txt, environment.json, weights.txt    texts, written at the start
     source/             the user's own files of Python that the experiment uses
     metrics.jsonl       one flat object per report: TensorBoard tags, `step` and `time`
-    vectors.jsonl       the same for vectors: statistics of layers that are shown over time
+    vectors.jsonl       one object per report with vectors: layers' statistics to plot over time
     mllog.txt, ...      files that observers write
     STATUS              one line: "running at step 120", "done (early) at step 200"
     train/, eval_<name>/                TensorBoard events
     checkpoints/step_%08d/
 
 One process writes at a time, under a lock; reading needs no lock. If several processes train
-together, the leader writes; in the others the directory is not `enabled`.
+together, only the leader writes; in the other processes the directory is not `enabled`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ ENVIRONMENT = "environment.json"
 SOURCE = source_record.FOLDER
 METRICS = "metrics.jsonl"
 VECTORS = "vectors.jsonl"
-MAX_BYTES = 2**26  # of a text, four times the largest experiment's config.txt
-MAX_PATH_BYTES = 3500  # Linux allows 4096, and files in the directory need some
+MAX_BYTES = 2**26  # largest text to read; four times the largest experiment's config.txt
+MAX_PATH_BYTES = 3500  # Linux allows 4096, of which names inside the directory need some
 MAX_PART_BYTES = 255
 
 _log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class RunDirectory:
 
     @property
     def exists(self) -> bool:
-        """Whether a run was begun here."""
+        """Whether a run was begun in this directory."""
         return os.path.isfile(self.path / CONFIG)  # also False without permission to look
 
     @property
@@ -103,8 +103,8 @@ class RunDirectory:
 
         If the body fails before a run has begun, the directories made here are removed. Raises
         DirectoryLocked if another process has the lock, ParamError if the path or a parent is not
-        a directory, and StorageError if it cannot be made, or if a link is in the place of a file
-        or directory that is written to; the directory itself may be a link.
+        a directory, and StorageError if the directory cannot be made, or if a link is in the place
+        of a file or directory to be written. (The run's directory itself may be a link.)
         """
         if not self.enabled:
             yield self
@@ -132,7 +132,7 @@ class RunDirectory:
                 _remove_empty(made)
 
     def _refuse_links(self) -> None:
-        """Raises StorageError for a link that could lead writes or deletions to other places."""
+        """Raises StorageError for a link through which writes or deletions could leave `path`."""
         folders = (self.checkpoints, self.train, self.profile, self.path / SOURCE)
         folders += tuple(self.path.glob("eval_*"))
         for path in (*folders, *(self.path / name for name in (METRICS, VECTORS, AUDIT))):
@@ -140,7 +140,10 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def take_over(self) -> Iterator[RunDirectory]:
-        """Yields the directory, enabled and locked; writes reports that a lost leader missed."""
+        """Yields this directory, enabled and locked, in place of a lost leader's.
+
+        Reports that the lost leader has not written yet are written first.
+        """
         with RunDirectory(self.path).lock() as run:
             for rows in (self.metrics, self.vectors):
                 rows.write_missed()
@@ -149,7 +152,7 @@ class RunDirectory:
     def check_there(self) -> None:
         """Raises StorageError if the directory that this process locked was moved or deleted.
 
-        A directory at its path now may belong to another process.
+        A directory that is at this path now may belong to another process.
         """
         if self.is_lost:
             raise files.StorageError(
@@ -164,11 +167,11 @@ class RunDirectory:
         source: Mapping[str, SourceFile] = MappingProxyType({}),
         replaced: Collection[str] = (),
     ) -> None:
-        """Writes texts and copies of `source` by name; `config.json`, the last, begins the run.
+        """Writes texts and copies of `source` by name. Writing `config.json`, last, begins the run.
 
-        A different old file is kept as `config.1.json`, `config.2.json`, ..., unless its name is in
-        `replaced`. Raises StorageError if a file cannot be written, and then removes all of them if
-        the run had not begun.
+        An existing file with other content is kept as `config.1.json`, `config.2.json`, ..., unless
+        its name is in `replaced`. Raises StorageError if a file cannot be written; if the run had
+        not begun, all written files are then removed.
         """
         if not self.enabled:
             return
@@ -187,7 +190,7 @@ class RunDirectory:
             raise
 
     def _remove(self, path: Path) -> None:
-        """Removes a file below this directory, and the directories that are empty then."""
+        """Removes a file below this directory, and parent directories that become empty."""
         with contextlib.suppress(OSError), files.open_folder(path.parent, root=self.path) as folder:
             os.unlink(path.name, dir_fd=folder)
         for empty in [p for p in path.parents if self.path in p.parents]:
@@ -203,7 +206,7 @@ class RunDirectory:
             return
         if old is not None and keep:
             *_, last, unused = path, *_backup_paths(path)
-            if last == path or _read(last, MAX_BYTES) != old:  # kept already, before a crash
+            if last == path or _read(last, MAX_BYTES) != old:  # else kept already before a crash
                 files.write_bytes(unused, old, root=self.path)
         files.write_bytes(path, content, root=self.path)
 
@@ -216,7 +219,7 @@ class RunDirectory:
         return None if content is None else content.decode(errors="replace")
 
     def read_source(self) -> dict[str, SourceFile]:
-        """Returns the user's own files that the run has used, without content, by name."""
+        """Returns name -> user's own file that the run has used, without the file's content."""
         try:
             return source_record.from_json(json.loads(self.read(ENVIRONMENT) or "{}").get(SOURCE))
         except (ValueError, AttributeError, RecursionError):  # damaged, or of another form
@@ -229,7 +232,7 @@ class RunDirectory:
         return [now[name].path for _, name in changed]
 
     def set_status(self, state: State, step: int) -> None:
-        """Writes STATUS; a failure is a warning, or StorageError for a run that is done.
+        """Writes STATUS. A failure is a warning, but raises StorageError if the run is done.
 
         Nothing is written if the directory was moved or deleted.
         """
@@ -250,7 +253,7 @@ class RunDirectory:
     def last_step(self) -> int:
         """Returns the step of the last checkpoint, or the step in STATUS if that is later.
 
-        So a directory of checkpoints that is temporarily not mounted still counts.
+        So checkpoints in a directory that is temporarily not mounted still count.
         """
         status = self.status()
         steps = [status.step if status else 0]
@@ -259,7 +262,7 @@ class RunDirectory:
         return max(steps)
 
     def cut(self, step: int) -> None:
-        """Removes all rows of steps after `step`, also the rows of `lingo eval`."""
+        """Removes the rows of all reports of steps after `step`, `lingo eval`'s rows included."""
         folders = self.path.glob("eval_*")
         eval_rows = (
             Rows(folder / METRICS, root=self.path, enabled=self.enabled) for folder in folders
@@ -268,7 +271,7 @@ class RunDirectory:
             rows.cut(step)
 
     def is_evaluated(self, step: int) -> bool:
-        """Returns whether there are results of an evaluation after a step."""
+        """Returns whether metrics.jsonl has results of an evaluation after `step` steps."""
         return any(
             row["step"] == step and any(key.startswith("eval/") for key in row)
             for row in self.metrics.read()
@@ -295,7 +298,7 @@ def _check_path(path: str) -> None:
 
 
 def tag_metrics(metrics: Mapping[str, T]) -> dict[str, T]:
-    """Returns the metrics, or summaries, of an evaluation by TensorBoard tag."""
+    """Returns an evaluation's metrics, or summaries, under their TensorBoard tags."""
     return {f"eval/{metric}": value for metric, value in metrics.items()}
 
 
@@ -308,7 +311,7 @@ def row_tag(tag: str, name: str, *, first: bool) -> str:
 
 
 def evaluation_row(step: int, evaluations: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Returns the metrics.jsonl row of evaluations, name -> {tag: value} in their order."""
+    """Returns the metrics.jsonl row of evaluations, input -> {tag: value}, in their order."""
     row: dict[str, float] = {"step": int(step)}
     for i, (name, results) in enumerate(evaluations.items()):
         row |= {row_tag(tag, name, first=not i): float(v) for tag, v in results.items()}
@@ -316,7 +319,7 @@ def evaluation_row(step: int, evaluations: Mapping[str, Mapping[str, float]]) ->
 
 
 def _backup_paths(path: Path) -> Iterator[Path]:
-    """Yields `config.1.json`, `config.2.json`, ... as far as they exist, and the next."""
+    """Yields the existing `config.1.json`, `config.2.json`, ..., then the first unused path."""
     for number in itertools.count(1):
         other = path.with_name(f"{path.stem}.{number}{path.suffix}")
         yield other
@@ -349,9 +352,10 @@ def flags_text(
 ) -> str:
     """Returns the text of flags.txt, which resumes a run from any directory.
 
-    A flag file has one flag per line, and loses a line's outer spaces. If a flag does not fit, the
-    text refers to config.json instead, whose text is `config`. `exp` is the value of --exp ("" for
-    the experiment of config.json), `overrides` are values of --set, `operational` other flags.
+    A flag file has one flag per line, and loses a line's outer spaces. If a flag cannot be written
+    in this form, the text refers to config.json instead; `config` is the text of config.json. `exp`
+    is the value of --exp ("" for the experiment in config.json), `overrides` are values of --set,
+    `operational` other flags.
     """
     lines = [f"--exp={exp}", f"--logdir={run}", *(f"--set={text}" for text in overrides)]
     lines += operational

@@ -1,8 +1,8 @@
 """Answers that a model decodes for held-out pairs of texts, and their scores against the targets.
 
 pairs = input.text_pairs(max_examples)        # the same at every evaluation
-answers = decode the sources of pairs         # some at a time
-scores = text_scores(answers, targets)        # once, of the whole corpus
+answers = decode the sources of pairs         # a batch at a time
+scores = text_scores(answers, targets)        # once, for the whole corpus
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def decode_answers(
     between: Between = iter,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Answer]:
-    """Returns the answers to an input that `has_text_pairs`, as `evaluate.answers` asks for them.
+    """Decodes answers to the sources of an input's text pairs, as `evaluate.answers` says.
 
-    An answer does not depend on the answers decoded with it. All processes call this together, and
-    get all answers. `progress` is called with the number of answers decoded and the total.
+    An answer does not depend on the other answers in its batch. All processes call this together,
+    and get all answers. `progress` is called with the number of answers decoded and the total.
 
-    Raises DataError if the input fails, ProgramError if the program does, MissingPackage if a
-    measure needs a package that is not installed.
+    Raises DataError if the input fails, ProgramError if the program fails, MissingPackage if
+    a measure needs a package that is not installed.
     """
     answers = _settings(experiment)
     signatures(answers.p.measures)  # a missing package shows before the work
@@ -57,7 +57,7 @@ def decode_answers(
 
 
 def score_answers(experiment: Experiment, answers: Sequence[Answer]) -> dict[str, float]:
-    """Returns the scores of answers that `evaluate.answers` asks for, by measure."""
+    """Returns measure -> score of answers, for the measures in `evaluate.answers`."""
     texts, targets = [one.text for one in answers], [one.target for one in answers]
     return text_scores(texts, targets, _settings(experiment).p.measures)
 
@@ -65,8 +65,8 @@ def score_answers(experiment: Experiment, answers: Sequence[Answer]) -> dict[str
 def check_answers(experiment: Experiment) -> None:
     """Checks before a run that answers can be decoded and scored; the data must be open.
 
-    Raises ParamError if a source and its answer have more positions than the model, or the task
-    decodes nothing; MissingPackage if a measure needs a package that is not installed.
+    Raises ParamError if a source with its answer has more positions than the model, or if the task
+    cannot decode; MissingPackage if a measure needs a package that is not installed.
     """
     answers = _settings(experiment)
     signatures(answers.p.measures)
@@ -92,13 +92,13 @@ def describe_measures(experiment: Experiment) -> str:
 
 
 def answer_line(answer: Answer) -> str:
-    """Returns an answer in a line: source, text, target, each cut to a few words."""
+    """Returns a line that shows an answer: source, text and target, each cut to a few words."""
     return f"{answer.source!r:.40} -> {answer.text!r:.60}  (target {answer.target!r:.60})"
 
 
 @contextlib.contextmanager
 def hide_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows no progress: the `ShowProgress` of work that prints nothing."""
+    """Yields a function that shows no progress; a `ShowProgress` for callers that print nothing."""
     del what
     yield lambda done, total: None
 

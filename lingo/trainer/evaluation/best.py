@@ -1,7 +1,7 @@
-"""A run's best evaluations, and whether they end it: `reach` is reached, or `patience` used up.
+"""A run's best evaluations; whether `evaluate.reach` or `evaluate.patience` ends the run.
 
-Both are computed from the rows of metrics.jsonl, the only record: it survives any crash, and a
-resume that removes rows also removes their effect.
+Everything is computed from the rows of metrics.jsonl. This file survives any crash, and a resume
+that removes rows also removes their effect.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ BEST: Literal["best"] = "best"
 
 
 class Score(NamedTuple):
-    """The value of the metric at a step; None if it was not finite."""
+    """The value of `evaluate.metric` at a step; None if it was not finite."""
 
     step: int
     value: float | None
 
 
 class Ranking(NamedTuple):
-    """Evaluations compared by one metric."""
+    """The scores of a run's evaluations by one metric."""
 
     scores: tuple[Score, ...]  # sorted by step
     goal: Literal["min", "max"] = "min"
@@ -39,19 +39,19 @@ class Ranking(NamedTuple):
     reach: float | None = None  # a score that ends the run
 
     def steps_best_first(self) -> list[int]:
-        """Returns the steps with finite scores, best first; of equal scores the earlier first."""
+        """Returns the steps with finite scores, best first, earlier first among equal scores."""
         sign = 1 if self.goal == "min" else -1
         finite = [(sign * s.value, s.step) for s in self.scores if s.value is not None]
         return [step for _, step in sorted(finite)]
 
     def since_best(self) -> int:
-        """Returns the number of evaluations after the best, or of all if no score is finite."""
+        """Returns how many evaluations came after the best; all, if no score is finite."""
         best = self.steps_best_first()[:1]
         return sum(not best or score.step > best[0] for score in self.scores)
 
     @property
     def has_stopped_improving(self) -> bool:
-        """Whether `patience` evaluations in a row had no better score."""
+        """Whether the last `patience` evaluations in a row brought no new best score."""
         return self.patience is not None and self.since_best() >= self.patience
 
     @property
@@ -88,7 +88,7 @@ def ranking(experiment: Experiment, rows: Iterable[Mapping[str, Any]]) -> Rankin
 
 
 def describe_end(experiment: Experiment, ranking: Ranking) -> str:
-    """Returns why the evaluations of a run have ended it."""
+    """Returns a text on why a run's evaluations have ended the run."""
     p = experiment.p.evaluate
     if ranking.has_reached:
         return f"{p.metric} has reached {p.reach}: evaluate.reach."

@@ -3,11 +3,11 @@
 Metric states are summed in double precision. So batching changes results only as far as it changes
 each example's own value: by float32 rounding, where shapes change the order of sums.
 
-TensorBoard also shows the task's summaries of an evaluation: images, histograms, texts, tables.
+TensorBoard also shows summaries of an evaluation (images, histograms, texts, tables):
 
-    of each metric      Task.metric_summaries, from its state over all examples
-    of some examples    Task.summaries, from the first batch of the input and its predictions
-    of an average       the metrics of its inputs, next to each other
+    each metric      Task.metric_summaries, from the metric's state over all examples
+    some examples    Task.summaries, from an input's first batch and its predictions
+    an average       a table of the averaged inputs' metrics
 
 Axes: B examples.
 """
@@ -42,7 +42,7 @@ from lingo.trainer.evaluation.answers import (
 from lingo.trainer.evaluation.generate import Between
 
 _TOTAL = "loss/total"
-_NUM_SHOWN = 10  # answers of an input with `measures`
+_NUM_SHOWN = 10  # number of answers to show for an input with `measures`
 
 Arrays = dict[str, np.ndarray]
 
@@ -50,12 +50,12 @@ _log = logging.getLogger(__name__)
 
 
 class EvaluationResult(NamedTuple):
-    """The results of an evaluation on one input, or their average over some."""
+    """The results of an evaluation on one input, or their average over several inputs."""
 
-    input: str  # its name, or the average's
+    input: str  # name of the input or of the average
     metrics: dict[str, float]  # over all examples, by name
     summaries: dict[str, Media | float]  # shown in TensorBoard only, by name
-    answers: list[Answer]  # the first `num_shown`, to be shown
+    answers: list[Answer]  # the first `num_shown` answers, to be shown
 
 
 def evaluate(
@@ -68,7 +68,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the metrics of a program's task over all examples of a finite input.
 
-    Raises DataError if the input fails, ProgramError if the program does.
+    Raises DataError if the input fails, ProgramError if the program fails.
     """
     return read_results(task, sum_metrics(program, input, weights=weights, between=between))
 
@@ -76,10 +76,10 @@ def evaluate(
 def sum_metrics(
     program: Program, input: Input, *, weights: WhichWeights, between: Between
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the states of all metrics, arrays of float64, added up over an input.
+    """Returns metric -> state, with float64 arrays, added up over an input.
 
-    Threads make batches ahead. The devices add up the states, and the host reads the sums once,
-    after the last batch.
+    Threads make batches ahead. The devices add up the states, so that their sums are read only
+    once, after the last batch.
     """
     sums: Mapping[str, State] = {}
     steps = range(input.num_batches())
@@ -112,10 +112,11 @@ def evaluate_all(
     between: Between = iter,
     show_progress: ShowProgress = hide_progress,
 ) -> Iterator[EvaluationResult]:
-    """Yields the result of every evaluation input of an experiment, in its order, then averages.
+    """Yields the result of every evaluation input, in the experiment's order, then of averages.
 
-    With `evaluate.answers`, it decodes and scores answers of inputs with pairs of texts; inputs
-    with `measures` score predictions. An average has a table and a picture of its inputs.
+    With `evaluate.answers`, answers are decoded and scored for inputs with pairs of texts. Inputs
+    with `measures` score the task's predictions. An average has a table and a picture that compare
+    its inputs.
     """
     task, weights = experiment.task, experiment.p.evaluate.weights
     found: dict[str, dict[str, float]] = {}
@@ -144,7 +145,7 @@ def evaluate_all(
 def score_predictions(
     experiment: Experiment, program: Program, input: Input, *, between: Between = iter
 ) -> tuple[dict[str, float], list[Answer]]:
-    """Returns `Input.score` of the predictions for all examples, and the first answers to show.
+    """Returns the scores that `Input.score` gives to all predictions, and answers to show.
 
     All processes call this together, and get all predictions.
     """
@@ -162,9 +163,10 @@ def score_predictions(
 def average_metrics(
     experiment: Experiment, metrics: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
-    """Returns `evaluate.averages`: means over some inputs, of the metrics that all of them have.
+    """Returns average's name -> metrics, for `evaluate.averages`: means over several inputs.
 
-    Every input counts alike, however many examples it has.
+    An average has the metrics that all of its inputs have. Every input counts alike, however many
+    examples it has.
     """
     means: dict[str, dict[str, float]] = {}
     for name, members in experiment.p.evaluate.averages.items():
@@ -175,7 +177,7 @@ def average_metrics(
 
 
 def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
-    """Returns made-up metrics of inputs and averages, under the names of the real ones.
+    """Returns made-up metrics of inputs and averages, under the real names, before training.
 
     Raises ParamError if metrics or summaries do not have the form that `Task` documents.
     """
@@ -204,11 +206,11 @@ def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
 def loss_terms(
     task: Task, metrics: Mapping[str, float], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Returns the metrics of an evaluation that are terms of the loss, by their tag in training.
+    """Returns an evaluation's metrics that are loss terms, under the terms' tags in training.
 
     Under the same tag, TensorBoard draws training and evaluation in one chart. `rows` are the rows
-    of metrics.jsonl; the last row with a training loss names the terms. The total is added if all
-    terms are known.
+    of metrics.jsonl; the last row with a training loss names the terms. The total loss is added if
+    `metrics` has all terms.
     """
     row = next((row for row in reversed(rows) if _TOTAL in row), {})
     terms = [tag.removeprefix("loss/") for tag in row if tag.startswith("loss/") and tag != _TOTAL]
@@ -257,8 +259,9 @@ def summarize(
 ) -> dict[str, Media | float]:
     """Returns the task's summaries of an evaluation; all processes call this together.
 
-    `states` are the metrics' states over all examples, `metrics` the names of their results. An
-    exception of the task's methods is a warning: it must not end a run that has trained for hours.
+    `states` are the metrics' states over all examples, `metrics` the names of the results. An
+    exception of the task's methods becomes a warning: it must not end a run that has trained for
+    hours.
     """
     task, summaries = experiment.task, dict[str, Media | float]()
     for name, state in states.items():
@@ -286,7 +289,7 @@ def _with_texts(summaries: Mapping[str, Media | float], input: Input) -> dict[st
 
 
 def check_examples(experiment: Experiment, input: Input, *, metrics: Collection[str]) -> None:
-    """Calls `Task.summaries` for an input, with predictions of zeros, before the first step.
+    """Tries `Task.summaries` on an input, with zeros as predictions, before the first step.
 
     Raises ParamError if the result has another form than `Task` documents, and any exception of
     `Task.summaries` itself.
@@ -311,7 +314,7 @@ def _shows_examples(task: Task) -> bool:
 
 
 def _predict(experiment: Experiment, program: Program, batch: Mapping[str, np.ndarray]) -> Arrays:
-    """Returns the predictions for a whole batch, and its weights, {name: [B, ...]}."""
+    """Returns the predictions for a whole batch, and the batch's `weights`: {name: [B, ...]}."""
     own = program.example_slice(len(batch["rows"]))
     with explain_program_errors("prediction for summaries"):
         return program.predict(
@@ -336,7 +339,7 @@ def _first_examples(
 
 @contextlib.contextmanager
 def _warn_on_exception(method: Callable[..., Any]) -> Iterator[None]:
-    """Turns an exception that a user's method raises inside into a warning."""
+    """Turns an exception that a user's method raises in the body into a warning."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  # whatever the user's method raises

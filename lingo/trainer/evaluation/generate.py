@@ -1,4 +1,4 @@
-"""Text generation: it continues or answers prompts, many at a time."""
+"""Text generation: continues or answers prompts, in batches."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def generate(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[list[Continuation]]:
-    """Continues prompts with the evaluation weights; a model trained on pairs answers them.
+    """Continues prompts with the evaluation weights, or answers them if trained on text pairs.
 
-    A text depends on the seed, the index of its prompt and the index of the text, not on the
+    A text depends on its prompt, the seed, the prompt's index and the text's index, but not on the
     other prompts. `progress` is called with the number of prompts done and the total.
 
-    Raises ParamError as `encode_prompts` does, and ProgramError if the program fails.
+    Raises the ParamErrors of `encode_prompts`, and ProgramError if the program fails.
     """
     ids = encode_prompts(experiment, prompts, decoding)
     return continue_prompts(experiment, program, ids, decoding, seed=seed, progress=progress)
@@ -57,10 +57,10 @@ def continue_prompts(
     between: Between = iter,
     arrays: Mapping[str, np.ndarray] = {},
 ) -> list[list[Continuation]]:
-    """Does the same as `generate`, for prompts that are token ids.
+    """Continues or answers prompts as `generate` does, for prompts that are token ids.
 
-    `arrays`, {name: [B, ...]}, are added to each batch, for the decoding to read. All processes
-    call this together, and get all texts.
+    `arrays`, {name: [B, ...]}, are added to each batch; `decoding` reads them. All processes call
+    this together, and get all texts.
     """
     tokenizer, weights = tokenizer_of(experiment), experiment.p.evaluate.weights
     batches = list(_batches(prompts, max(1, BATCH_ROWS // decoding.rows_per_prompt)))
@@ -83,7 +83,7 @@ def continue_prompts(
 
 
 def samples(experiment: Experiment, program: Program) -> dict[str, str]:
-    """Returns the first text of each prompt in `evaluate.prompts`, by prompt."""
+    """Returns prompt -> the first generated text, for the prompts in `evaluate.prompts`."""
     prompts, seed = experiment.p.evaluate.prompts, experiment.p.seed
     found = generate(experiment, program, prompts, experiment.evaluate.sampling, seed=seed)
     return {prompt: texts[0].text for prompt, texts in zip(prompts, found, strict=True)}
@@ -96,7 +96,7 @@ def check_prompts(experiment: Experiment) -> None:
 
 
 def can_decode(experiment: Experiment) -> bool:
-    """Returns whether an experiment has texts, and a task that continues them."""
+    """Returns whether an experiment's data are texts and its task can continue texts."""
     try:
         tokenizer_of(experiment)
         experiment.task.check_positions(1)
@@ -116,7 +116,7 @@ def encode_prompts(
     """Returns prompts as token ids.
 
     Raises ParamError if there is no prompt, if a prompt is not a text or is too long, or if the
-    experiment has no texts.
+    experiment's data are not texts.
     """
     if not isinstance(prompts, (list, tuple)) or not prompts:
         raise ParamError(f"prompts={prompts!r} is not a list of at least one text")
@@ -133,7 +133,7 @@ def encode_prompts(
 def check_prompt(
     experiment: Experiment, prompt: Prompt, *, max_tokens: int, text: str = ""
 ) -> None:
-    """Raises ParamError, which quotes the text, if a prompt is too long for a model."""
+    """Raises ParamError if a prompt with `max_tokens` new tokens is too long for the model."""
     try:
         experiment.task.check_positions(prompt.num_positions(max_tokens))
     except ParamError as error:
@@ -162,9 +162,9 @@ def _check_causal(decoded: Mapping[str, np.ndarray]) -> None:
 
 
 def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
-    """Yields the indices of prompts that are decoded together, at most `size`.
+    """Yields batches of prompts to decode together: lists of at most `size` indices.
 
-    Prompts are sorted by size, because short prompts wait for the long ones in their batch.
+    Prompts are sorted by length, because short prompts wait for the longer prompts in their batch.
     Prefixes are read in one chunk, so all prefixes of a batch have the same length.
     """
 
@@ -179,10 +179,10 @@ def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
 
 
 def _padded_source_length(group: Sequence[Prompt], prompts: Sequence[Prompt]) -> int:
-    """Returns the length that the sources of a group of prompts are padded to; 0 without sources.
+    """Returns the length to which a group's source texts are padded; 0 if prompts have no source.
 
-    It is a multiple of `SOURCE_MULTIPLE`, but at most the length of the longest source of all
-    prompts: the model may have no positions beyond that.
+    The length is a multiple of `SOURCE_MULTIPLE`, but at most the length of the longest source of
+    all prompts, because the model may have no further positions.
     """
     longest, limit = (
         max(prompt.size - len(prompt.tokens) for prompt in p) for p in (group, prompts)

@@ -1,9 +1,9 @@
 """Predictions for the examples of an input, or of arrays, one batch at a time.
 
-All batches have one size, so that the program is compiled once: the last one is padded with
+All batches have one size, so that the program is compiled once: the last batch is padded with
 examples of weight 0, whose predictions are left out.
 
-Axes: N examples, B examples of a batch.
+Axes: N examples, B examples in a batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 
 @option_class
 class PredictOptions:
-    """How predictions are computed."""
+    """Settings for computing predictions."""
 
     batch_size: int | None = option(
         "Examples per batch; by default the input's batch size, or for arrays and files at most"
@@ -49,19 +49,19 @@ class PredictOptions:
     )
 
 
-_COUNTS = ("example_id", "rows", "weights")  # arrays of every batch that need not be given
+_COUNTS = ("example_id", "rows", "weights")  # arrays of every batch that a user need not give
 
 
 def predict_input(
     experiment: Experiment, program: Program, input: Input, *, progress: Progress | None = None
 ) -> Iterator[Predictions]:
-    """Yields the predictions for each batch of an input, in its order, and their `example_id`.
+    """Yields, for each batch of an input in order, the predictions and `example_id`.
 
     `example_id`, int64 [B], is the index of each example in the input. Batches are made ahead, in
     threads. All processes call this together, and get all predictions.
 
-    Raises ParamError if the input repeats without end, DataError if it fails, and ProgramError if
-    the program does.
+    Raises ParamError if the input repeats without end, DataError if the input fails, and
+    ProgramError if the program fails.
     """
     number, weights = input.num_batches(), experiment.p.evaluate.weights
     spans = (range(step, step + 1) for step in range(number))
@@ -111,10 +111,11 @@ def predict_arrays(
 
 
 def convert_arrays(experiment: Experiment, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns the arrays of some examples, {name: [N, ...]}, in the dtypes of the inputs' `specs`.
+    """Returns a user's arrays, {name: [N, ...]}, in the dtypes of the experiment's inputs.
 
-    Raises ParamError if there is no example, if no input has an array's name, or if an array has
-    another number of examples or axes, or a dtype that cannot be converted.
+    Raises ParamError if there is no example, if no input has an array of a given name, if arrays
+    differ in the number of examples, or if an array has another number of axes than in the inputs
+    or a dtype that cannot be converted.
     """
     specs = _specs(experiment)
     if unknown := [name for name in arrays if name not in specs]:
@@ -159,7 +160,7 @@ def concatenate(batches: Iterable[Predictions]) -> Predictions:
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
-    """Returns a user's value as an array; raises ParamError if its rows differ in length."""
+    """Returns a user's value as an array; raises ParamError if it is not rectangular."""
     try:
         return np.asarray(value)
     except ValueError:
@@ -169,7 +170,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
 
 
 class Reference:
-    """The program of a run, as `lingo.export.signature.Run` describes it."""
+    """A run's program as a `lingo.export.signature.Run`, with which exports are compared."""
 
     def __init__(self, experiment: Experiment, program: Program) -> None:
         self._experiment, self._program = experiment, program
@@ -188,7 +189,7 @@ class Reference:
 
 
 def _specs(experiment: Experiment) -> dict[str, ArraySpec]:
-    """Returns name -> (shape, dtype) of all inputs' arrays, with precedence for training."""
+    """Returns name -> (shape, dtype) of all inputs' arrays; the training input takes precedence."""
     specs: dict[str, ArraySpec] = {}
     for input in (*experiment.eval_inputs.values(), experiment.train_input):
         specs.update(input.specs())
@@ -196,7 +197,7 @@ def _specs(experiment: Experiment) -> dict[str, ArraySpec]:
 
 
 def _convert(name: str, value: Any, spec: ArraySpec) -> np.ndarray:
-    """Returns an array in the dtype of a spec; floats are rounded, other values do not change."""
+    """Returns a user's array in a spec's dtype; floats are rounded, other values stay equal."""
     shape, dtype = spec
     array, wanted = as_array(name, value), np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
     if array.ndim != len(shape):
@@ -206,7 +207,7 @@ def _convert(name: str, value: Any, spec: ArraySpec) -> np.ndarray:
     if array.dtype == wanted:
         return array
     if (kind := array.dtype.kind) in "biuf":
-        with np.errstate(invalid="ignore"):  # NaN becomes an integer, which differs from it
+        with np.errstate(invalid="ignore"):  # NaN becomes an integer, which differs from NaN
             converted = array.astype(wanted)
         is_rounded = kind == "f" and np.can_cast(array.dtype, wanted, "same_kind")
         if is_rounded or (converted == array).all():
@@ -218,20 +219,20 @@ def _convert(name: str, value: Any, spec: ArraySpec) -> np.ndarray:
 
 
 def _counts(start: int, size: int) -> dict[str, np.ndarray]:
-    """Returns the arrays that every batch has, [B], for examples from `start`."""
+    """Returns `example_id`, `rows` and `weights`, [B], of `size` examples from `start`."""
     ids, rows = np.arange(start, start + size, dtype=np.int64), np.arange(size, dtype=np.int32)
     return dict(zip(_COUNTS, (ids, rows, np.ones(size, np.float32)), strict=True))
 
 
 def _pad(array: np.ndarray, size: int) -> np.ndarray:
-    """Returns an array [B, ...] with zeros at its end, up to `size`."""
+    """Returns an array [B, ...] with zeros appended, so that its first axis has `size` entries."""
     missing = size - len(array)
     return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
 
 
 @contextlib.contextmanager
 def _explain_shapes(experiment: Experiment, arrays: Mapping[str, np.ndarray]) -> Iterator[None]:
-    """Names an array of another shape than in training, if the program cannot be traced."""
+    """Turns a shape error in the body into a ParamError if an array's shape is not training's."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -252,5 +253,5 @@ def _shape(array: np.ndarray) -> str:
 
 
 def _is_no_retracing_warning(record: logging.LogRecord) -> bool:
-    """Returns False for TensorFlow's warning about many shapes: examples have them on purpose."""
+    """Hides TensorFlow's warning about retracing: examples of many shapes are intended here."""
     return "triggered tf.function retracing" not in record.getMessage()

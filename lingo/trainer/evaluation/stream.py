@@ -1,4 +1,4 @@
-"""One prompt's text while it is decoded: in pieces, as its tokens are drawn."""
+"""Streams a prompt's text while it is decoded, token by token."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def stream_prompt(
     """Yields the first text of a prompt in pieces, one per token; returns all its texts.
 
     The texts are the same as from `continue_prompts`. A token that ends within a character gives
-    "". A `StreamedSampling` needs a program that `can_stream`; `close` stops it at its next token,
-    and returns then. Any other decoding yields one piece, the whole text, and runs to its end.
+    "". A `StreamedSampling` needs a program that `can_stream`; the generator's `close` then stops
+    the decoding at its next token, and returns. Any other decoding runs to its end, and yields the
+    whole text as one piece.
     """
     if not isinstance(decoding, StreamedSampling):
         (texts,) = continue_prompts(experiment, program, [prompt], decoding, seed=seed)
         yield texts[0].text
         return texts
-    tokens: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()  # None: it has ended
+    tokens: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()  # None: decoding has ended
     is_stopped = False
 
     def tell(token: np.ndarray) -> bool:

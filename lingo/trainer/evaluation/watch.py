@@ -1,4 +1,4 @@
-"""Evaluation of a run that trains elsewhere (`lingo eval`): its new checkpoints, and the results.
+"""Evaluates a run that another process trains (`lingo eval`): finds checkpoints, writes results.
 
 eval_<name>/metrics.jsonl       one flat object per evaluation: TensorBoard tags, `step` and `time`
 eval_<name>/events.out...       the same numbers, next to the event files of the training
@@ -41,14 +41,14 @@ def new_checkpoints(
 ) -> Iterator[int]:
     """Yields the step of every checkpoint when it appears, until the run is over.
 
-    A run that rewinds writes some checkpoints once more: their steps are yielded again. Steps in
-    `done` are left out; of several new ones `newest` yields only the latest. The iteration also
-    ends after `timeout_seconds` without a new checkpoint or report.
+    A run that rewinds writes some checkpoints again, whose steps are then yielded again. Steps in
+    `done` are left out. With `newest`, only the latest of several new checkpoints is yielded. The
+    iteration also ends after `timeout_seconds` without a new checkpoint or report.
     """
     seen = set(done)
     for _ in _ticks(lambda: _news(run, seen), timeout_seconds, sleep):
         is_over = _is_over(run)  # read first: the last checkpoint is there before the run is over
-        if there := store.steps(run.checkpoints):  # after a rewind, later ones come again
+        if there := store.steps(run.checkpoints):  # after a rewind, later steps come again
             seen.difference_update([s for s in seen if s > there[-1]])
         while waiting := [s for s in store.steps(run.checkpoints) if s not in seen]:
             step = waiting[-1 if newest else 0]
@@ -64,7 +64,7 @@ def _is_over(run: RunDirectory) -> bool:
 
 
 def _news(run: RunDirectory, seen: set[int]) -> Any:
-    """Returns a value that changes with a new report, status or seen checkpoint."""
+    """Returns a value that changes if there is a new report or status, or `seen` grows."""
     changed = run.metrics.path.stat().st_mtime_ns if run.metrics.path.exists() else 0
     return changed, run.status(), len(seen)
 
@@ -88,10 +88,10 @@ def write_evaluations(
     evaluations: Mapping[str, Mapping[str, float]],
     summaries: Mapping[str, Mapping[str, Media | float]] = MappingProxyType({}),
 ) -> None:
-    """Adds evaluations of a checkpoint, name -> {tag: value}; a failure to write is a warning.
+    """Writes a checkpoint's evaluations, input -> {tag: value}; a failure to write is a warning.
 
-    `summaries`, name -> {tag: summary}, are for TensorBoard only. No lock is needed, because
-    training writes other files.
+    `summaries`, input -> {tag: summary}, are for TensorBoard only. No lock is needed, because the
+    training process writes other files.
     """
     events = Events(run.path)
     for name, results in evaluations.items():
@@ -106,6 +106,6 @@ def write_evaluations(
 
 
 def evaluated_steps(run: RunDirectory, names: Iterable[str]) -> set[int]:
-    """Returns the steps at which another process has evaluated all of these inputs."""
+    """Returns the steps at which `lingo eval` has evaluated all inputs with these names."""
     found = [{row["step"] for row in Rows(run.evaluation(name) / METRICS).read()} for name in names]
     return set.intersection(*found) if found else set()

@@ -1,11 +1,12 @@
 """The guard decides what to do about steps that are not finite, and about spikes of the loss.
 
-The step itself skips an update that is not finite. The host counts skipped updates, compares each
-loss with a running mean and variance of earlier losses, and decides whether to continue, to rewind
-to a checkpoint from before the anomaly, or to stop. It decides step by step, from numbers alone, so
-neither the number of steps per call nor a resume changes its decisions.
+The training step itself skips an update that is not finite. The guard counts skipped updates,
+compares each loss with a running mean and variance of earlier losses, and decides whether the run
+continues, rewinds to a checkpoint from before the anomaly, or stops. It decides step by step, from
+numbers alone, so neither the number of steps per call nor a resume changes its decisions.
 
-Incidents are the last anomalous steps, reported when they begin, written when they end a run.
+Incidents are the last anomalous steps. The first in a row is reported; all are written to a file
+when they end a run.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lingo.storage.files import StorageError, write_text
 
 DUMP = "numeric_failure.json"
 
-_MOST = 100  # steps that are kept
+_MOST = 100  # how many incidents are kept
 
 _log = logging.getLogger(__name__)
 
@@ -31,15 +32,15 @@ _log = logging.getLogger(__name__)
 class Anomaly(NamedTuple):
     """An anomaly of a run that requires an action."""
 
-    step: int  # steps done when the guard's limit was reached
-    steps: int  # anomalous steps in a row up to then
+    step: int  # number of steps done when the guard's limit was reached
+    steps: int  # number of anomalous steps in a row, of which the last is `step`
     action: Literal["rewind", "stop"]
     reason: str
     advice: str  # what the user can do if the run stops
 
     @property
     def sound_step(self) -> int:
-        """The number of steps done before the first anomalous one."""
+        """The number of steps done before the first anomalous step."""
         return self.step - self.steps
 
 
@@ -80,7 +81,7 @@ def _in_a_row(times: int) -> str:
 
 
 def find_first_anomaly(counters: RunCounters, guard: Any, *, max_steps: int) -> Anomaly | None:
-    """Returns a run's pending anomaly, else its latest step's, or None.
+    """Returns the anomaly pending from an earlier step, else at the latest step; None if neither.
 
     The pending anomaly is diagnosed again: the guard may have changed since it was recorded.
     """
@@ -110,16 +111,16 @@ class Incident(NamedTuple):
     step: int  # the number of steps done, with this one
     batch: int  # the index of its batch in the run
     what: str  # a description of what was wrong
-    first_non_finite: str | None  # in the order of `learner/finite.py`; None for a spike
-    scalars: dict[str, Any]  # the scalars of its report
-    examples: list[int]  # the `example_id` of its batch, of all processes
+    first_non_finite: str | None  # quantity, in the order of `learner/finite.py`; None for a spike
+    scalars: dict[str, Any]  # the scalars of the step's report
+    examples: list[int]  # the `example_id` of the whole batch, over all processes
 
 
 class Incidents:
     """Keeps the last anomalous steps."""
 
     def __init__(self, file: Path | None, *, report: Callable[[str], None]) -> None:
-        """Keeps nothing yet; if `file` is None, another process writes the file."""
+        """Keeps nothing yet. If `file` is None, nothing is written: another process does it."""
         self._file, self._report = file, report
         self._last: collections.deque[Incident] = collections.deque(maxlen=_MOST)
 
@@ -150,13 +151,13 @@ class Incidents:
             self._report(f"step {step}  {what}")
 
     def cut(self, step: int) -> None:
-        """Removes steps after `step`, which will be done again on other data."""
+        """Removes incidents of steps after `step`, which will be done again on other data."""
         self._last = collections.deque((one for one in self._last if one.step <= step), _MOST)
 
     def write(self, anomaly: Anomaly) -> str:
         """Writes the steps that ended a run to the file, and returns the error text.
 
-        A run that is started again unchanged ends without doing a step; then the old file is kept.
+        A run that is started again unchanged ends without doing a step. The old file is then kept.
         """
         last = range(anomaly.sound_step + 1, anomaly.step + 1)
         steps = [one._asdict() for one in self._last if one.step in last]
@@ -181,5 +182,5 @@ class Incidents:
 
 
 def _json_number(value: float) -> float | str:
-    """Returns a number for JSON: itself, or a string if it is not finite."""
+    """Returns the number, or a string if it is not finite, which JSON numbers cannot be."""
     return value if math.isfinite(value) else str(value)

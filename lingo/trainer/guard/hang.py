@@ -30,7 +30,7 @@ from lingo.storage.files import write_text
 from lingo.trainer.directory.run_directory import RunDirectory
 
 STACKS = "hang.txt"
-SLOW_FACTOR = 20  # a save may take this many timeouts: a retry on the same disk is as slow
+SLOW_FACTOR = 20  # timeouts that a save may take: another try on the same disk would be as slow
 
 _TIMEOUT = re.compile(r"^Timeout \(.*\n", re.MULTILINE)  # `faulthandler` writes it before stacks
 _POLL_SECONDS = 0.1
@@ -47,10 +47,10 @@ class Watchdog:
     """Restarts a timer at every sign of life, from the first steps on (`arm`)."""
 
     def __init__(self, timeout_seconds: float = 0, file: int = -1) -> None:
-        """Expects nothing yet; later a sign of life every `timeout_seconds`, 0 for no limit.
+        """Expects nothing yet. After `arm`, expects a sign of life every `timeout_seconds`.
 
-        The file gets a line with the present limit in seconds, and the stacks of all threads each
-        time that half of the limit has passed.
+        0 means no limit. The file gets a line with the present limit in seconds, and the stacks of
+        all threads each time that half of the limit has passed.
         """
         self._timeout_seconds, self._file = timeout_seconds, file
         self._is_armed = False
@@ -81,7 +81,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def expect_within(self, factor: float) -> Iterator[None]:
-        """Expects the end of the body within `factor` timeouts; 0: sets no limit."""
+        """Expects the end of the body within `factor` timeouts; 0: no limit."""
         self.beat(factor)
         try:
             yield
@@ -133,9 +133,9 @@ class _WatchedProgram:
 def supervise(work: Callable[[Watchdog], int], run: RunDirectory, *, timeout_seconds: float) -> int:
     """Calls `work` with a watchdog in a child process, and returns its exit code.
 
-    It returns in both processes; in the child it also raises the errors of `work`. The parent keeps
-    forwarding signals after that. If no sign of life comes in time, the parent writes hang.txt and
-    STATUS in the run directory, and raises Hang.
+    The function returns in both processes; in the child it also raises the errors of `work`. In the
+    parent, signals are still forwarded after that. If no sign of life comes in time, the parent
+    writes hang.txt and STATUS in the run directory, and raises Hang.
     """
     file = os.memfd_create(STACKS)
     sys.stdout.flush()
@@ -145,8 +145,8 @@ def supervise(work: Callable[[Watchdog], int], run: RunDirectory, *, timeout_sec
     die_with_parent = prepare_die_with_parent(signal.SIGKILL)
     child = os.fork()
     if child == 0:
-        os.setpgid(0, 0)  # signals of the terminal then reach it once, from the parent only
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may still write to the terminal
+        os.setpgid(0, 0)  # signals of the terminal reach the child once, from the parent only
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # so that it may write to the terminal
         die_with_parent()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return work(Watchdog(timeout_seconds, file))
@@ -165,13 +165,13 @@ def supervise(work: Callable[[Watchdog], int], run: RunDirectory, *, timeout_sec
 
 
 def _forward(child: int, number: int, frame: FrameType | None) -> None:
-    """Forwards a signal to the child; for SIGTSTP suspends both, and later continues both."""
+    """Forwards a signal to the child; SIGTSTP suspends both processes, and later continues both."""
     del frame
     is_suspension = number == signal.SIGTSTP
     with contextlib.suppress(ProcessLookupError):  # the child has ended meanwhile
         os.kill(child, signal.SIGSTOP if is_suspension else number)
         if is_suspension:
-            os.kill(os.getpid(), signal.SIGSTOP)  # returns when it is continued
+            os.kill(os.getpid(), signal.SIGSTOP)  # returns when this process is continued
             os.kill(child, signal.SIGCONT)
 
 

@@ -35,10 +35,10 @@ def check_log(path: Path, ruleset: str) -> list[str]:
     except RecursionError:  # deeply nested brackets
         return ["the checker cannot read the log: it ends with RecursionError"]
     checker = mlp_compliance.make_checker("training", ruleset, quiet=True, werror=False)
-    mlp_compliance.enqueued_configs.clear()  # the module's list, where an error leaves some
+    mlp_compliance.enqueued_configs.clear()  # an error leaves entries in this global list
     unread = [f"{error}: {line}" for line, error in errors]
     try:
         checker.check_loglines(lines, f"training_{ruleset}/common.yaml")
-    except (KeyError, OSError, TypeError, ValueError) as error:  # its rules expect other values
+    except (KeyError, OSError, TypeError, ValueError) as error:  # for values of unexpected types
         unread.append(f"the checker ends with {type(error).__name__}: {error}")
     return [*unread, *checker.overwritable.values(), *checker.not_overwritable]

@@ -1,8 +1,8 @@
 """The hyper-parameters that MLPerf's rules require in a log, read from an experiment.
 
 Keys and meanings follow the compliance checker's files `training_0.6.0/*.yaml`,
-`training_0.7.0/closed_*.yaml` and `training_1.0.0/closed_bert.yaml`. A key that an experiment lacks
-is left out; the checker names it.
+`training_0.7.0/closed_*.yaml` and `training_1.0.0/closed_bert.yaml`. A key for which an experiment
+has no value is left out; the checker reports it.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from lingo.optim.compound_schedule import (
 from lingo.optim.schedule import Piecewise, Polynomial, Schedule, Transformer
 from lingo.optim.sgd import Sgd
 
-_DIGITS = 12  # a product such as 31.2 * (1e-4 / 31.2) is the number that was meant
-_LEAST_STEPS = 4  # steps in an epoch, from which numbers of steps are rounded to whole epochs
-_TOLERANCE = 1 / 8  # of that rounding, in epochs
+_DIGITS = 12  # digits to which values are rounded: 31.2 * (1e-4 / 31.2) then is 1e-4
+_LEAST_STEPS = 4  # least steps in an epoch for which steps are rounded to whole epochs
+_TOLERANCE = 1 / 8  # largest change by this rounding, in epochs
 _CROP_TRIES = 50  # of `min_iou_crop`
 
 
 class Entry(NamedTuple):
-    """The value of a key."""
+    """The value of a hyper-parameter's key in a log."""
 
     value: Any
     metadata: Mapping[str, Any] = MappingProxyType({})
 
 
 def hyperparameters(experiment: Experiment, benchmark: str, ruleset: str) -> dict[str, Entry]:
-    """Returns key -> value of a benchmark's hyper-parameters; the train input must be open."""
+    """Returns key -> entry of a benchmark's hyper-parameters; the train input must be open."""
     reader = _Reader(experiment)
     found: dict[str, Any] = {"global_batch_size": reader.batch_size}
     match benchmark:
@@ -63,7 +63,7 @@ def hyperparameters(experiment: Experiment, benchmark: str, ruleset: str) -> dic
 
 
 class _Reader:
-    """Reads hyper-parameters from an experiment; None for one that the experiment lacks."""
+    """Reads hyper-parameters from an experiment; a value that the experiment lacks is None."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.params, self.optimizer = experiment.p, experiment.p.optimizer
@@ -89,9 +89,9 @@ class _Reader:
 
     @property
     def weight_decay(self) -> Entry:
-        """The weight decay that MLPerf logs, which is a part of the gradient.
+        """The weight decay in the form that MLPerf logs: as a term of the gradient.
 
-        The decay of lingo's Sgd is decoupled: it is 1 / (1 - momentum) times the logged value.
+        lingo's Sgd has decoupled decay, which is 1 / (1 - momentum) times the logged value.
         """
         decay = self.optimizer.weight_decay
         if self.name != "sgd":
@@ -100,13 +100,13 @@ class _Reader:
 
     @property
     def end_rate(self) -> float | None:
-        """The learning rate at the end of a polynomial fall."""
+        """The learning rate at the end of a polynomial decay."""
         fall = self.find(Polynomial)
         return None if fall is None else _round(self.optimizer.learning_rate * fall.end)
 
     @property
     def warmup_steps(self) -> int | None:
-        """The steps in which the rate rises."""
+        """The number of warm-up steps, in which the learning rate rises."""
         for cls in (Warmup, SwitchedWarmup):
             if (found := self.find(cls)) is not None:
                 return found.num_steps
@@ -117,47 +117,47 @@ class _Reader:
 
     @property
     def warmup_epochs(self) -> float | None:
-        """The epochs in which the rate rises."""
+        """The number of warm-up epochs, in which the learning rate rises."""
         if (found := self.find(EpochWarmup)) is not None:
             return found.epochs
         return None if self.warmup_steps is None else self.epochs(self.warmup_steps)
 
     @property
     def boundaries(self) -> list[int] | None:
-        """The steps at which the rate drops, counted from the first step of the run."""
+        """The steps at which the learning rate drops, counted from the first step of the run."""
         found, start = self.find(Piecewise), self.start_of(Piecewise)
         return None if found is None else [(start or 0) + step for step in found.boundaries]
 
     @property
     def boundary_epochs(self) -> list[float] | None:
-        """The epochs at which the rate drops."""
+        """The epochs at which the learning rate drops."""
         steps = self.boundaries
         return None if steps is None else [self.epochs(step) for step in steps]
 
     @functools.cached_property
     def norm_span(self) -> int | None:
-        """The examples over which batch norms average."""
+        """The number of examples whose statistics a batch norm averages."""
         norms = [node for node in nodes(self.params) if issubclass(node.cls, BatchNorm)]
         spans = {norm.statistics_over or self.batch_size for norm in norms}
         return min(spans, default=None)
 
     def field(self, cls: type[Schedule], name: str) -> Any:
-        """Returns a field of the schedule of a class, or None if there is no such schedule."""
+        """Returns a field of the first `cls` in the schedule, or None if it has no such class."""
         found = self.find(cls)
         return None if found is None else getattr(found, name)
 
     def find(self, cls: type[Schedule]) -> Any:
-        """Returns the first Params of a class in the schedule, or None."""
+        """Returns the first Params of class `cls` in the schedule, or None."""
         schedule = self.setting("schedule")
         found = nodes(schedule) if schedule is not None else []
         return next((node for node in found if issubclass(node.cls, cls)), None)
 
     def start_of(self, cls: type[Schedule]) -> int | None:
-        """Returns the step at which the schedule's part of a class begins, or None."""
+        """Returns the step at which the schedule's part of class `cls` begins, or None."""
         return _find_start(self.setting("schedule"), cls)
 
     def epochs(self, steps: int) -> float:
-        """Returns steps in epochs; a whole number if they are whole epochs, rounded to steps."""
+        """Returns steps in epochs; a whole number if it differs only by rounding to whole steps."""
         epochs = steps / self._steps_per_epoch
         whole = round(epochs)
         off = abs(steps - whole * self._steps_per_epoch)
@@ -301,7 +301,7 @@ def _dlrm(reader: _Reader) -> dict[str, Any]:
 
 
 def _max_length(reader: _Reader) -> Entry:
-    """Returns the largest length of a target, with the method for longer pairs."""
+    """Returns the entry of the largest target length, with what happens to longer pairs."""
     data = reader.params.train_input
     method = "truncate" if getattr(data, "too_long", None) == "cut" else "discard"
     return Entry(getattr(data, "target_length", None), {"method": method})

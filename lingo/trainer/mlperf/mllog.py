@@ -4,8 +4,8 @@
     :::MLLOG {"namespace": "", "time_ms": 1593642000123, "event_type": "INTERVAL_START",
               "key": "run_start", "value": null, "metadata": {"file": "a.py", "lineno": 9}}
 
-The second form is one line, too. Text before the colons is ignored: logs of several processes have
-the number of the process there.
+The second form is in fact one line. Text before the colons is ignored: logs of several processes
+have the process's number there.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MAX_LINE = 2**16
 RULESET = "ruleset"
 """Version of the rules, in the metadata of the line `submission_benchmark`, if lingo wrote it."""
 
-_MAX_LINES = 2**17  # of a log that is read
-_MAX_SECONDS = 10**11  # of a time since 1970
+_MAX_LINES = 2**17  # in a log to read
+_MAX_SECONDS = 10**11  # largest time in a line, since 1970
 
 _PLAIN = re.compile(r":::MLL (\d+(?:\.\d+)?) +(\w+) ?:\s+(.+)", re.ASCII)
 _JSON = re.compile(r":::MLLOG (.+)")
@@ -41,9 +41,9 @@ _EVENTS = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
 class LogLine(NamedTuple):
     """A line of a log."""
 
-    seconds: Decimal  # since 1970, as exact as the line
+    seconds: Decimal  # time since 1970, with all digits of the line
     key: str
-    value: Any = None  # of JSON
+    value: Any = None  # any JSON value
     metadata: Mapping[str, Any] = MappingProxyType({})
 
     def render(self, ruleset: str) -> str:
@@ -66,16 +66,16 @@ class Log(NamedTuple):
     """The content of a log file."""
 
     path: Path
-    ruleset: str  # judged by the form of its lines
+    ruleset: str  # the round's rules, inferred from the form of the lines
     lines: Sequence[LogLine]
-    problems: Sequence[str]  # lines that are of neither form
+    problems: Sequence[str]  # messages on lines that have neither form
 
     def values(self, key: str) -> list[Any]:
         """Returns the values of a key, in order."""
         return [line.value for line in self.lines if line.key == key]
 
     def benchmark(self) -> str:
-        """Returns the benchmark with its ruleset, "resnet@0.7.0"; ParamError if none is named."""
+        """Returns benchmark and ruleset, "resnet@0.7.0"; raises ParamError if no line names it."""
         for line in self.lines:
             if line.key == "submission_benchmark":
                 return f"{line.value}@{line.metadata.get(RULESET, self.ruleset)}"
@@ -83,7 +83,7 @@ class Log(NamedTuple):
 
 
 def read_log(path: Path) -> Log:
-    """Returns the lines of MLPerf in a file; raises ParamError if it has none, or is unreadable."""
+    """Returns a file's MLPerf lines; raises ParamError if it is unreadable or has no such line."""
     try:
         content = regular_file.read(path, max_bytes=MAX_BYTES)
     except OSError as error:
@@ -114,7 +114,7 @@ def read_log(path: Path) -> Log:
 
 
 def find_logs(path: Path) -> list[Path]:
-    """Returns a file, or the logs in a folder: mllog.txt of runs, else result_*.txt of MLCommons.
+    """Returns [path] for a file; for a folder, its logs: runs' mllog.txt, else result_*.txt.
 
     Raises ParamError if a folder holds no logs.
     """

@@ -32,9 +32,9 @@ Benchmark = Literal[
 
 
 class FullForm(NamedTuple):
-    """The marks of a benchmark's own model and data; a run with other marks is a small form."""
+    """Properties of a benchmark's own model and data; a run that lacks them is a small form."""
 
-    input: str  # class of the training data
+    input: str  # class name of the training input
     train_samples: int
     eval_samples: int
     num_weights: int
@@ -43,19 +43,19 @@ class FullForm(NamedTuple):
 class Rules(NamedTuple):
     """The rules of one round for one benchmark."""
 
-    name: str  # of the benchmark, as logs name it
+    name: str  # the benchmark's name in logs
     ruleset: str  # the version of the rules, as MLCommons' compliance checker names it
-    metric: str  # of an evaluation, which logs name `eval_accuracy`
+    metric: str  # the evaluation's metric that logs name `eval_accuracy`
     target: float  # the value that the metric has to reach, a fraction
-    num_runs: int  # that a result needs
-    full_form: FullForm | None = None  # None: no experiment here has it
+    num_runs: int  # number of runs that a result needs
+    full_form: FullForm | None = None  # None: lingo has no experiment in the full form
 
     def __str__(self) -> str:
         return f"{self.name}@{self.ruleset}"
 
     @property
     def whole(self) -> float:
-        """The metric's value for a fraction of 1: BLEU is in percent, and logs have fractions."""
+        """The metric's value that logs write as 1: 100 for BLEU, which is in percent, else 1."""
         return 100.0 if self.metric == "bleu_uncased" else 1.0
 
 
@@ -97,7 +97,7 @@ RULES: dict[str, Rules] = {
 
 
 def check_target(rules: Rules, experiment: Experiment) -> None:
-    """Raises ParamError if an experiment is evaluated by another metric, or without a target."""
+    """Raises ParamError if an experiment's metric or target does not fit the rules."""
     p = experiment.p.evaluate
     metric = (p.metric or "").partition("/")[2]
     if p.reach is None or p.goal != "max" or metric != rules.metric:

@@ -3,7 +3,7 @@
     built           cache_clear, init_start
     begin           init_stop, run_start: before data is opened
     start           the file begins: submission, data, hyper-parameters
-    steps           block_start, epoch_start, where one begins; epoch_stop, where one ends
+    steps           block_start, epoch_start, epoch_stop, where a block or epoch begins or ends
     evaluation      eval_start; eval_accuracy, eval_stop, block_stop
     the last one    run_stop, "success" or "aborted"
 
@@ -34,7 +34,7 @@ from lingo.trainer.mlperf.rules import RULES, Benchmark, FullForm, check_target
 clock: Callable[[], float] = time.time
 
 MLLOG = "mllog.txt"
-STEP = "step_num"  # the steps done, in the metadata of every line
+STEP = "step_num"  # the number of steps done, in the metadata of every line
 FORM = "form"  # "full" or "small: ...", in the metadata of `submission_...` and `run_stop`
 RESUME = "lingo_resume"
 EXPERIMENT = "experiment"
@@ -52,7 +52,7 @@ class MlperfLog(RunObserver):
     def setup(self) -> None:
         self.rules = RULES[self.p.benchmark]
         self._step, self._form = 0, ""
-        self._num_written: int | None = None  # None: the file has not begun
+        self._num_written: int | None = None  # lines in the file; None: the file has not begun
         self._initialization = [
             self._line("cache_clear", True, note=_CACHE),
             self._line("init_start"),
@@ -60,13 +60,13 @@ class MlperfLog(RunObserver):
         self._lines: list[LogLine] = []
 
     def check_experiment(self, experiment: Experiment) -> None:
-        """Raises ParamError if an experiment is evaluated by another metric, or has no target."""
+        """Raises ParamError if an experiment's metric or target does not fit the benchmark."""
         check_target(self.rules, experiment)
 
     def on_begin(self, run: ObservedRun, step: int) -> None:
-        """Starts the clock, or continues the log of a run that resumes after some steps.
+        """Starts the clock, or continues the log of a run that resumes after `step` steps.
 
-        Raises ParamError if the run was begun without a log, or with another benchmark's.
+        Raises ParamError if the run was begun without a log, or with another benchmark's log.
         """
         self._open(run, step)
         if step == 0:
@@ -74,18 +74,19 @@ class MlperfLog(RunObserver):
             return
         self._lines = list(self._read())
         self._cut(step, is_evaluated=RunDirectory(run.directory).is_evaluated(step))
-        self._lines = [line for line in self._lines if line.key != "run_stop"]  # it goes on
+        # The run continues, so its earlier end does not count.
+        self._lines = [line for line in self._lines if line.key != "run_stop"]
         self._lines.append(self._line(RESUME))
 
     def on_start(self, run: ObservedRun, step: int) -> None:
-        """Begins the file with a description of the run, or continues it."""
+        """Begins the file with a description of the run, or continues the file."""
         self._form = self._describe_form()
         if step == 0:
             self._lines += self._describe_run(run.name)
         self._write_all()
 
     def on_steps_start(self, run: ObservedRun, step: int) -> None:
-        """Begins a block and an epoch after some steps, where none has begun."""
+        """Begins a block and an epoch after `step` steps, unless they have begun."""
         self._step = step
         if self._open_number("block", "first_epoch_num") is None:
             per_block = self._epochs(self._experiment.p.evaluate.every_steps)
@@ -109,7 +110,7 @@ class MlperfLog(RunObserver):
         self._add("eval_start", epoch_num=self._epoch_number())
 
     def on_evaluation_end(self, run: ObservedRun, report: EvaluationReport) -> None:
-        """Ends an evaluation, and with it a block; stops the clock after the last one."""
+        """Ends an evaluation and its block; after the last evaluation, stops the clock."""
         name, _, metric = self._experiment.p.evaluate.metric.partition("/")
         number = self._epoch_number()
         accuracy = report.results[name][metric] / self.rules.whole
@@ -121,7 +122,7 @@ class MlperfLog(RunObserver):
             self._add("run_stop", status=self._status(), **{FORM: self._form})
 
     def on_rewind(self, run: ObservedRun, step: int) -> None:
-        """Removes the lines that were written after a step."""
+        """Removes the lines about steps after `step`."""
         self._step = step
         self._cut(step, is_evaluated=True)
         self._write_all()
@@ -129,9 +130,10 @@ class MlperfLog(RunObserver):
     def on_skip(self, run: ObservedRun, step: int, state: State) -> None:
         """Corrects the end of the log, if any, of a run that has nothing left to do.
 
-        A run that was killed after its last evaluation lacks `run_stop`. A run that reaches only a
-        target that was lowered since says "aborted". An existing `run_stop` keeps its time; a
-        missing one is written now, as in a run that resumes.
+        A run that was killed after its last evaluation lacks `run_stop`. If a target was lowered
+        after the run had missed it, `run_stop` says "aborted" although the run now reaches the
+        target. An existing `run_stop` keeps its time; a missing `run_stop` is written now, as in a
+        run that resumes.
         """
         self._open(run, step)
         if not self._path.exists():
@@ -181,7 +183,7 @@ class MlperfLog(RunObserver):
         self._lines = kept[: starts[0]] if starts and not is_evaluated else kept
 
     def _read(self) -> Sequence[LogLine]:
-        """Returns the lines of the log that a run continues, without one that a crash cut short."""
+        """Returns the lines of the log that a run continues, without a line that a crash cut."""
         if not self._path.exists():
             raise ParamError(
                 f"{self._path.parent} was begun without a log of MLPerf, so the log would lack its"
@@ -207,7 +209,7 @@ class MlperfLog(RunObserver):
         return self._experiment.train_input.epochs(step)
 
     def _open_number(self, kind: str, field: str) -> int | None:
-        """Returns the number of the epoch or block that has begun and not ended, or None."""
+        """Returns the number of the epoch or block that has begun but not ended, or None."""
         for line in reversed(self._lines):
             if line.key == f"{kind}_stop":
                 return None
@@ -281,7 +283,7 @@ def find_log(experiment: Experiment) -> MlperfLog:
 
 
 def _caller() -> dict[str, Any]:
-    """Returns file and line number of the event's method in this file that makes a line."""
+    """Returns file and line number of the `on_...` method that adds a line, for its metadata."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_name.startswith(("_", "<")):
         frame = frame.f_back

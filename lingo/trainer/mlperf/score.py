@@ -1,8 +1,9 @@
-"""The result of a benchmark: from the logs of its runs, by the rules of MLPerf training.
+"""Computes a benchmark's result from the logs of its runs, by the rules of MLPerf training.
 
 A run's time is from `run_start` to `run_stop`. The fastest and the slowest run are dropped, and the
-mean of the others is the result. One run may miss the target and counts as the slowest; if more
-miss it, or if there are fewer runs than the benchmark needs, the result is not valid.
+mean of the remaining times is the result. One run may miss the target; it counts as the slowest. If
+more runs miss the target, or if there are fewer runs than the benchmark needs, the result is not
+valid.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_FAILED = 1
 
 _INIT_SECONDS = 20 * 60
 _ACCURACY = "eval_accuracy"
-_MAX_CHARACTERS = 80  # of a value that a message shows
+_MAX_CHARACTERS = 80  # shown of a value in a message
 _SETTINGS = (
     *("global_batch_size", "model_bn_span", "opt_", "lars_", "sgd_", "adam_", "lamb_", "lr_"),
     *("num_warmup_steps", "start_warmup_step", "max_sequence_length"),
@@ -34,11 +35,11 @@ _SETTINGS = (
 class RunResult(NamedTuple):
     """The result of one run, from its log."""
 
-    name: str  # of the run, short
-    path: str  # of its log
-    seconds: Decimal | None  # from start to stop; None if the log lacks one of them
-    accuracy: float | None  # the best
-    problem: str = ""  # why the run does not count as converged; "" if it does
+    name: str  # a short name of the run
+    path: str  # path of the run's log
+    seconds: Decimal | None  # from start to stop; None if the log lacks start or stop
+    accuracy: float | None  # the run's best accuracy
+    problem: str = ""  # why the run does not count as converged; "" if it has converged
     note: str = ""  # a remark for the reader, which does not make the result invalid
 
     @property
@@ -53,8 +54,8 @@ class BenchmarkResult(NamedTuple):
     rules: Rules
     form: str  # "full" or "small: ..."; "" for logs that lingo did not write
     runs: Sequence[RunResult]
-    seconds: Decimal | None  # the olympic mean; None if it is not defined
-    invalid: Sequence[str]  # why the result is not valid; () if it is
+    seconds: Decimal | None  # the `olympic_mean`; None if it is not defined
+    invalid: Sequence[str]  # why the result is not valid; () if it is valid
 
     @property
     def converged_seconds(self) -> list[Decimal]:
@@ -65,7 +66,7 @@ class BenchmarkResult(NamedTuple):
     def to_json(self, checks: Mapping[str, Sequence[str]] | None) -> dict[str, Any]:
         """Returns the content of benchmark.json.
 
-        `checks` has the compliance checker's messages by name of the run; None without checker.
+        `checks` is run's name -> messages of the compliance checker; None if there is no checker.
         """
         times = self.converged_seconds
         messages = {name: list(texts) for name, texts in (checks or {}).items()}
@@ -96,9 +97,9 @@ class BenchmarkResult(NamedTuple):
 
 
 def olympic_mean(seconds: Sequence[Decimal | None]) -> Decimal | None:
-    """Returns the mean without the fastest and the slowest.
+    """Returns the mean of times without the fastest and the slowest.
 
-    A None in `seconds` counts as the slowest. The result is None if there are several None, or
+    None in `seconds` counts as the slowest. The result is None if `seconds` has several None, or
     fewer than three values.
 
     >>> olympic_mean([Decimal(9), Decimal(4), Decimal(2), Decimal(3)])
@@ -119,7 +120,7 @@ def score_logs(
 
     `without_log` are runs that failed before they had a readable log.
 
-    Raises ParamError if there is no log, or if logs are of several benchmarks or an unknown one.
+    Raises ParamError if there is no log, if the benchmark is not known, or if logs differ in it.
     """
     if not logs:
         raise ParamError("no log of MLPerf to read")
@@ -142,7 +143,7 @@ def _rules_of(log: Log) -> Rules:
 
 
 def _read_run(name: str, log: Log, rules: Rules) -> RunResult:
-    """Returns the result of a run."""
+    """Returns the result of a run from its log."""
     starts = [line for line in log.lines if line.key == "run_start"]
     stops = [line for line in log.lines if line.key == "run_stop"]
     accuracy = _best_accuracy(log, rules)
@@ -172,7 +173,7 @@ def _read_run(name: str, log: Log, rules: Rules) -> RunResult:
 
 
 def _best_accuracy(log: Log, rules: Rules) -> float | None:
-    """Returns the best finite accuracy, a fraction, or None."""
+    """Returns the best finite accuracy in a log, a fraction, or None if there is none."""
     numbers = (_finite_number(value) for value in log.values(_ACCURACY))
     best = max((number for number in numbers if number is not None), default=None)
     is_percent = rules.ruleset == "0.6.0" and rules.metric == "bleu_uncased"
@@ -180,7 +181,7 @@ def _best_accuracy(log: Log, rules: Rules) -> float | None:
 
 
 def _finite_number(value: Any) -> float | None:
-    """Returns a finite number, which some logs write as a text; None for any other value."""
+    """Returns a value as a finite number, also if a log wrote it as text; None for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -207,7 +208,7 @@ def _failures(runs: Sequence[RunResult], rules: Rules) -> list[str]:
 
 
 def _copies(logs: Mapping[str, Log]) -> list[str]:
-    """Returns a message per log that copies another one: every run must have its own log."""
+    """Returns a message per log that is a copy of another log: every run must have its own log."""
     first: dict[str, str] = {}
     found = []
     for name, log in logs.items():
@@ -218,7 +219,7 @@ def _copies(logs: Mapping[str, Log]) -> list[str]:
 
 
 def _differences(logs: Mapping[str, Log]) -> list[str]:
-    """Returns a message per hyper-parameter in which runs differ: all must have one setting."""
+    """Returns a message per hyper-parameter in which runs differ: all must have the same value."""
     settings: dict[str, set[str]] = {}
     for log in logs.values():
         for key in {line.key: None for line in log.lines if line.key.startswith(_SETTINGS)}:

@@ -17,7 +17,7 @@ from lingo.config.text import Change
 from lingo.trainer.directory.environment import count_devices
 from lingo.trainer.summaries.events import tensor_value, text_block
 
-_layout: Any = layout_pb2  # the names of this module are made when it is imported
+_layout: Any = layout_pb2  # Any, since protobuf makes the names of this module on import
 
 TAG = "about"
 """The tag of the text; TensorBoard sorts texts by tag, and it is before the others."""
@@ -37,13 +37,13 @@ _CHARTS = {
 def about_text(
     origin: Origin, environment: Mapping[str, Any], changes: Sequence[Change], *, num_weights: int
 ) -> str:
-    """Returns Markdown: the experiment, what differs from its defaults, command, code, devices.
+    """Returns Markdown about a run: experiment, changes from its defaults, command, code, devices.
 
     Args:
         origin: where the experiment came from.
         environment: the content of environment.json.
         changes: how the experiment differs from its function's defaults.
-        num_weights: how many numbers are trained.
+        num_weights: the number of trained parameters.
     """
     git, versions, argv = (environment[name] for name in ("git", "versions", "argv"))
     shown = {name: version for name, version in versions.items() if name in _VERSIONS}
@@ -69,9 +69,9 @@ def _commit(git: Mapping[str, str]) -> str:
 
 
 def layout_summary(metric: str) -> Summary:
-    """Returns the layout of the tab Custom Scalars: a page of charts, the first of them the loss.
+    """Returns the layout of TensorBoard's tab Custom Scalars: a page that begins with the loss.
 
-    `metric` is a metric of evaluations, such as accuracy, which gets the second chart.
+    The second chart is of `metric`, a metric of evaluations, such as accuracy.
     """
     tags = {"loss": "loss/total", metric: f"eval/{metric}", **_CHARTS}
     charts = [

@@ -47,12 +47,12 @@ _BUCKETS = 30
 class Events:
     """Writes the event files of this process, one in each folder.
 
-    If an event cannot be written (a full disk), this is only a warning: training does not depend on
-    events. The warning is repeated only after a write has worked.
+    If an event cannot be written (a full disk), only a warning is logged, because training does not
+    depend on events. The warning is repeated only after a write has succeeded.
     """
 
     def __init__(self, root: Path, *, enabled: bool = True) -> None:
-        """Writes nothing yet. `root` holds the folders; if it is moved it is not made again."""
+        """Writes nothing yet. `root` holds the folders, and is not made again if it is moved."""
         self._root, self._enabled = root, enabled
         self._files: dict[Path, Path] = {}
         self._failing: set[Path] = set()
@@ -60,7 +60,7 @@ class Events:
 
     @contextlib.contextmanager
     def warn_on_failure(self, path: Path) -> Iterator[None]:
-        """Turns a StorageError inside into a warning about `path`."""
+        """Turns a StorageError in the body into a warning about `path`."""
         try:
             yield
             self._failing.discard(path)
@@ -70,25 +70,25 @@ class Events:
             self._failing.add(path)
 
     def add(self, folder: Path, step: int, summary: Summary) -> None:
-        """Adds an event to the file of a folder, made if missing; a failure is a warning."""
+        """Adds an event to the event file in a folder, made if missing; a failure is a warning."""
         self._append(folder, Event(wall_time=time.time(), step=step, summary=summary))
 
     def add_scalars(self, folder: Path, step: int, values: Mapping[str, float]) -> None:
-        """Adds numbers by tag to the file of a folder; a failure is a warning."""
+        """Adds numbers, tag -> value, to the event file in a folder; a failure is a warning."""
         self.add(folder, step, Summary(value=[scalar_value(*item) for item in values.items()]))
 
     def add_graph(self, folder: Path, definition: bytes) -> None:
-        """Adds a serialized GraphDef to the file of a folder; a failure is a warning."""
+        """Adds a serialized GraphDef to the event file in a folder; a failure is a warning."""
         self._append(folder, Event(wall_time=time.time(), graph_def=definition))
 
     def cut(self, folder: Path, step: int) -> None:
-        """Removes the events of steps after `step` from a folder; all of them if it is negative.
+        """Removes the events of steps after `step` from a folder; all events if it is negative.
 
-        A directory or pipe that has the name of a file of events stays, with a warning.
+        A directory or pipe that has the name of an event file stays, with a warning.
         """
         if not self._enabled:
             return
-        self._files.pop(folder, None)  # a live reader is past the new end: continue in another file
+        self._files.pop(folder, None)  # a reader may be past the new end, so begin another file
         if not os.path.lexists(folder):
             return
         with (
@@ -136,7 +136,7 @@ def text_value(tag: str, markdown: str) -> Summary.Value:
 
 
 def text_block(text: str) -> str:
-    """Returns a text as a code block of Markdown, with escapes of unprintable characters."""
+    """Returns a text as a code block of Markdown, with unprintable characters escaped."""
     lines = (
         "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in line)
         for line in text.removesuffix("\n").split("\n")
@@ -174,8 +174,8 @@ def histogram_value(tag: str, array: np.ndarray) -> Summary.Value:
 def histogram(array: np.ndarray) -> np.ndarray:
     """Returns how many elements of an array are in each of 30 intervals of equal width.
 
-    The array is float, of any shape, finite, not empty; the result float64 [30, 3]: left edge,
-    right edge, count. (TensorBoard's own function needs 240 bytes of memory per element.)
+    The array is float, of any shape, finite and not empty. The result is float64 [30, 3]: left
+    edge, right edge, count. (TensorBoard's own function needs 240 bytes of memory per element.)
     """
     ends = (np.float64(array.min()), np.float64(array.max()))  # the difference may overflow float32
     counts, edges = np.histogram(array, bins=_BUCKETS, range=ends)
@@ -183,10 +183,10 @@ def histogram(array: np.ndarray) -> np.ndarray:
 
 
 def _cut_file(path: Path, step: int, *, root: Path) -> None:
-    """Cuts a file before the first event of a later step, or before one that a crash cut short.
+    """Cuts a file before the first event after `step`, or before an event that a crash cut short.
 
-    A process adds its events in the order of their steps. (TensorBoard has a marker that makes it
-    skip earlier events, but not every reader respects it.)
+    A process adds its events in the order of their steps. (TensorBoard has a marker for skipping
+    earlier events, but not every reader respects this marker.)
     """
     with files.explain_write_errors(path), files.open_inside(path, "rb+", root=root) as stream:
 

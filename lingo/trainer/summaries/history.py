@@ -3,13 +3,12 @@
 Axes: E elements of a vector, R columns, from the first report to the last; H height, W width.
 
 Each name has a matrix with a bounded number of columns. At first a column is one report. Whenever
-there are more than MAX_COLUMNS, every two neighbours are replaced by their mean. So a column is the
-mean of 2^k reports; the last column may have fewer.
+there are more than MAX_COLUMNS columns, every two neighbours are replaced by their mean. So
+a column is the mean of 2^k reports; the last column may have fewer reports.
 
-A cell of an image shows its element relative to the mean of all elements at that time: white where
-it is equal, red where it is larger, blue where it is smaller. The scale is logarithmic and ends at
-a quarter of the mean and at four times the mean. Grey marks unknown values and the gap between two
-layers.
+A cell of an image shows an element relative to the mean of all elements at that time: white if it
+is equal, red if it is larger, blue if it is smaller. The scale is logarithmic and ends at a quarter
+of the mean and at four times the mean. Grey marks unknown values and the gap between two layers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 
 MAX_COLUMNS = 256
 
-_DIGITS = 4  # of a number in a row: a picture shows fewer
+_DIGITS = 4  # digits of a number in vectors.jsonl; an image shows fewer
 
 LEGEND = (
     "From the first report on the left to this step on the right: the share of each element, the"
@@ -29,11 +28,11 @@ LEGEND = (
     " times on. **Blue**: less, darkest below a quarter. **Grey**: unknown."
 )
 
-_OCTAVES = (-2, -1, 0, 1, 2)  # logarithm to base 2 of the share relative to the mean
+_OCTAVES = (-2, -1, 0, 1, 2)  # base-2 logarithm of an element relative to the mean
 _COLOURS = np.array([(9, 29, 88), (52, 126, 186), (250, 250, 250), (217, 95, 50), (103, 6, 18)])
 _GREY = 128
 
-_WIDTH, _HEIGHT = 768, 256  # pixels that an image of one layer has at most, if cells are large
+_WIDTH, _HEIGHT = 768, 256  # most pixels of a layer's image, unless it has more cells than that
 _OVERVIEW_HEIGHT = 1024
 _MAX_CELL = 16  # pixels
 _GAP = 3  # pixels between layers
@@ -47,7 +46,7 @@ class _Column(NamedTuple):
     vectors: dict[str, np.ndarray]
 
     def merge(self, other: _Column) -> _Column:
-        """Returns the mean of both columns; if a vector has changed its size, the later one."""
+        """Returns the mean of both columns; of a vector that has changed its size, `other`'s."""
         num, vectors = self.num_reports + other.num_reports, self.vectors | other.vectors
         for name, own in self.vectors.items():
             if own.shape == vectors[name].shape and name in other.vectors:
@@ -61,10 +60,13 @@ class History:
 
     def __init__(self) -> None:
         self._columns: list[_Column] = []
-        self._size = 1  # reports in a column that is full
+        self._size = 1  # number of reports in a full column
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Adds a report, name -> list of numbers, None or nan where unknown; ignores the rest."""
+        """Adds a row of vectors.jsonl: name -> list of numbers, with None or nan where unknown.
+
+        Entries of other types are ignored.
+        """
         vectors = {name: vector for name in row if (vector := _vector(row[name])) is not None}
         column = _Column(1, vectors)
         if self._columns and self._columns[-1].num_reports < self._size:
@@ -74,7 +76,7 @@ class History:
             self._halve()
 
     def matrices(self) -> dict[str, np.ndarray]:
-        """Returns name -> float64 [E, R] with one R for all; unknown values are nan.
+        """Returns name -> float64 [E, R], with the same R for all names; unknown values are nan.
 
         E is the size in the name's last report; columns of another size are unknown.
         """
@@ -90,7 +92,7 @@ class History:
         return matrix
 
     def _halve(self) -> None:
-        """Merges every two neighbours, but not the last column, which has one report."""
+        """Merges every two neighbouring columns, except the last column, which has one report."""
         *pairs, last = self._columns
         self._columns = [a.merge(b) for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
         self._columns.append(last)
@@ -106,7 +108,7 @@ def _vector(value: Any) -> np.ndarray | None:
     """Returns float64 [E], or None for a value that is not a list of numbers."""
     try:
         vector = np.array(value, np.float64) if isinstance(value, list) else None
-    except (OverflowError, TypeError, ValueError):  # this program did not write it
+    except (OverflowError, TypeError, ValueError):  # lingo did not write this value
         return None
     return vector if vector is not None and vector.ndim == 1 and vector.size else None
 
@@ -115,9 +117,9 @@ def _vector(value: Any) -> np.ndarray | None:
 
 
 def cell_colours(matrix: np.ndarray) -> np.ndarray:
-    """Returns the colour of each share, uint8 [E, R, 3]: red, green, blue.
+    """Returns the colour of each cell, uint8 [E, R, 3]: red, green, blue.
 
-    `matrix` is float [E, R], nan where unknown; a column of zeros is unknown, too.
+    `matrix` is float [E, R], nan where unknown; a column of zeros counts as unknown.
     """
     mean = matrix.mean(axis=0)
     is_known = (mean > 0) & np.isfinite(mean)
@@ -129,12 +131,12 @@ def cell_colours(matrix: np.ndarray) -> np.ndarray:
 
 
 def vector_image(matrix: np.ndarray) -> np.ndarray:
-    """Returns the image of one vector, float [E, R], over time, uint8 [H, W, 3]."""
+    """Returns the image, uint8 [H, W, 3], of one vector over time, float [E, R]."""
     return _draw([matrix], _HEIGHT)
 
 
 def overview_image(matrices: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns one image, uint8 [H, W, 3], of several vectors over time, float [E, R] of one R."""
+    """Returns one image, uint8 [H, W, 3], of several vectors over time: float [E, R], equal R."""
     return _draw(matrices, _OVERVIEW_HEIGHT)
 
 
@@ -152,7 +154,7 @@ def _draw(matrices: Sequence[np.ndarray], height: int) -> np.ndarray:
 
 
 def _join_neighbours(matrix: np.ndarray, count: int) -> np.ndarray:
-    """Returns the means of every `count` neighbouring elements of [E, R], the last of fewer."""
+    """Returns the means of every `count` neighbouring rows of [E, R]; the last may have fewer."""
     starts = np.arange(0, len(matrix), count)
     counts = np.diff(np.append(starts, len(matrix)))
     return np.add.reduceat(matrix, starts, axis=0) / counts[:, None]

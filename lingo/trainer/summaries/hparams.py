@@ -1,9 +1,9 @@
 """Hyperparameters: the row of a run in TensorBoard's HParams table.
 
-A row has the overrides and arguments of the experiment, and a few keys that every run has. It does
-not declare the table's columns: TensorBoard then uses the keys of all runs, shows keys that differ
-first, and offers every scalar of `train/` and `eval_<name>/` as a metric. If one run declared
-columns, all runs shown with it would have these columns.
+A row has the overrides and arguments of the experiment, and a few keys that every run has. The row
+does not declare the table's columns. So TensorBoard uses the keys of all runs, shows keys that
+differ first, and offers every scalar of `train/` and `eval_<name>/` as a metric. If a run declared
+columns, all runs shown with it would have only these columns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lingo.storage.rows import State
 
 ParameterValue: TypeAlias = bool | int | float | str
 
-_api: Any = api_pb2  # the names of these modules are made when they are imported
+_api: Any = api_pb2  # Any, since protobuf makes the names of these modules on import
 _records: Any = plugin_data_pb2
 _summaries: Any = summary_v2.summary_pb2
 
@@ -41,17 +41,17 @@ _STATUS: dict[State, Any] = {
     "done": _api.STATUS_SUCCESS,
     "done (early)": _api.STATUS_SUCCESS,
     "failed": _api.STATUS_FAILURE,
-    "stopped": _api.STATUS_UNKNOWN,  # TensorBoard knows no better word
+    "stopped": _api.STATUS_UNKNOWN,  # TensorBoard has no better status
 }
 
 
 def hparams(
     lines: Sequence[Line], origin: Origin, *, total_parameters: int
 ) -> dict[str, ParameterValue]:
-    """Returns the row, key -> value, of a run with this resolved text.
+    """Returns a run's row, key -> value; `lines` are the run's resolved configuration text.
 
-    The key of an override is as it was typed, `FeedForward.dropout_rate`. An argument's key is its
-    name, or `exp.<argument>` if another key has that name.
+    An override's key is its left side as typed, `FeedForward.dropout_rate`. An argument's key is
+    its name, or `exp.<argument>` if another key has that name.
     """
     resolved = parameter_values(lines)
     values = {name: resolved[path] for path, name in HEADLINES.items() if path in resolved}
@@ -67,12 +67,12 @@ def hparams(
 
 
 def parameter_values(lines: Sequence[Line]) -> dict[str, ParameterValue]:
-    """Returns all parameters of a resolved text by path, as numbers where they are numbers."""
+    """Returns path -> value of all parameters in a configuration text; numbers as numbers."""
     return {line.path: _value(line.value) for line in lines}
 
 
 def _value(text: str) -> ParameterValue:
-    """Evaluates a text that is a literal number, bool or string; returns another as it is."""
+    """Returns the value of a text that is a literal number, bool or string; else the text."""
     try:
         with AST_LOCK:
             return _simple(ast.literal_eval(text))
@@ -89,7 +89,8 @@ def _simple(value: Any) -> ParameterValue:
 
 def start_summary(values: Mapping[str, ParameterValue]) -> bytes:
     """Returns the serialized summary that starts a row."""
-    # A trial without a name is named after its folder; a hash would join runs of equal values.
+    # TensorBoard names a row with id "" after its folder. A hash of the values as the id would
+    # merge runs with equal values.
     return summary_v2.hparams_pb(dict(values), trial_id="").SerializeToString()
 
 

@@ -1,6 +1,6 @@
 """Reports of a run: rows of metrics.jsonl and vectors.jsonl, and TensorBoard events.
 
-the run's folder    HParams: the run is a row
+the run's folder    the run's row of the HParams table
 train/              scalars of training, configuration, pipeline, graph of the step, histograms,
                     images, samples
 eval_<name>/        scalars and answers of an evaluation, and its task's summaries
@@ -40,8 +40,8 @@ _log = logging.getLogger(__name__)
 class Summaries(RunEvents):
     """Writes the reports of a run, from one thread, in the order of steps.
 
-    If a report cannot be written (a full disk), this is a warning, repeated only after a write has
-    worked.
+    If a report cannot be written (a full disk), a warning is logged. The warning is repeated only
+    after a write has succeeded.
     """
 
     def __init__(self, run: RunDirectory, *, step: int) -> None:
@@ -90,7 +90,7 @@ class Summaries(RunEvents):
     def start_run(self, values: Mapping[str, ParameterValue]) -> None:
         """Writes the run's row of the HParams table, in place of an earlier one."""
         with self._events.warn_on_failure(self._run.path):
-            self._events.cut(self._run.path, -1)  # TensorBoard shows the first that it finds
+            self._events.cut(self._run.path, -1)  # TensorBoard shows the first row that it finds
         self._write_hparams(hparams.start_summary(values))
 
     def _write_hparams(self, summary: bytes) -> None:
@@ -106,9 +106,9 @@ class Summaries(RunEvents):
         scalars: Mapping[str, float],
         vectors: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> None:
-        """Writes the report of a step, scalars by TensorBoard tag: a row, and events in `train/`.
+        """Writes a step's report, tag -> scalar: a row of metrics.jsonl, and events in `train/`.
 
-        Vectors, name -> float [E] with any E, get a row of their own, for `write_images`.
+        `vectors`, name -> float [E] with any E, become a row of vectors.jsonl, for `write_images`.
         """
         at: dict[str, Any] = {"step": int(step), "time": time.time()}
         row = at | {tag: float(value) for tag, value in scalars.items()}
@@ -120,14 +120,14 @@ class Summaries(RunEvents):
             self._history.add(row)
 
     def write_evaluations(self, step: int, evaluations: Mapping[str, Mapping[str, float]]) -> None:
-        """Writes evaluations, name -> {tag: value}, in the order of the experiment (`row_tag`)."""
+        """Writes evaluations, input -> {tag: value}, in the experiment's order of inputs."""
         for name, results in evaluations.items():
             self._events.add_scalars(self._run.evaluation(name), step, results)
         row = evaluation_row(step, evaluations) | {"time": time.time()}
         self._append(self._run.metrics, row)
 
     def write_summaries(self, step: int, name: str, summaries: Mapping[str, Media | float]) -> None:
-        """Writes an evaluation's summaries that only TensorBoard shows, by tag."""
+        """Writes an evaluation's summaries, tag -> summary, which only TensorBoard shows."""
         if summaries:
             self._events.add(self._run.evaluation(name), step, media_summary(summaries))
 
@@ -138,16 +138,16 @@ class Summaries(RunEvents):
     # ---- texts
 
     def write_about(self, markdown: str, *, metric: str, step: int) -> None:
-        """Writes what the run trains, and the page of charts that has a metric of evaluations."""
+        """Writes a text on what the run trains, and a page of charts: the loss and `metric`."""
         self._write_markdown(TAG, markdown, step)
         self._events.add(self._run.train, step, layout_summary(metric))
 
     def write_text(self, tag: str, text: str, *, step: int) -> None:
-        """Writes a text, such as the configuration, to be shown as it is, in fixed width."""
+        """Writes a text, such as the configuration, that is shown verbatim in fixed width."""
         self._write_markdown(tag, text_block(text), step)
 
     def write_samples(self, step: int, samples: Mapping[str, str]) -> None:
-        """Writes how the model continues prompts, by prompt."""
+        """Writes how the model continues prompts: prompt -> text."""
         blocks = [
             f"**Prompt**\n\n{text_block(prompt)}\n**continued**\n\n{text_block(text)}"
             for prompt, text in samples.items()
@@ -157,7 +157,7 @@ class Summaries(RunEvents):
     def write_answers(
         self, step: int, name: str, answers: Sequence[tuple[str, str, str]], *, note: str
     ) -> None:
-        """Writes answers, (source, target, answer), of an evaluation; the note is below them."""
+        """Writes an evaluation's answers, (source, target, answer), with a note below them."""
         titles = ("Source", "target", "answer")
         blocks = [
             "\n".join(
@@ -180,7 +180,7 @@ class Summaries(RunEvents):
     def write_pipelines(
         self, bubble_fractions: Mapping[str, float], report: str, *, step: int
     ) -> None:
-        """Writes how pipelines are split: a text, and their bubbles by path."""
+        """Writes how pipelines are split: a text, and pipeline's path -> bubble fraction."""
         values = [events.text_value("pipeline", text_block(report))]
         for where, fraction in bubble_fractions.items():
             tag = f"/{where}" if len(bubble_fractions) > 1 else ""
@@ -203,14 +203,15 @@ class Summaries(RunEvents):
         self._events.add_graph(self._run.train, definition.SerializeToString())
 
     def write_histograms(self, step: int, values: Iterable[tuple[str, np.ndarray]]) -> None:
-        """Writes histograms of tensors: (tag, float array of any shape, finite) of each."""
+        """Writes the histogram of each (tag, array); arrays are finite floats of any shape."""
         histograms = (histogram_value(tag, array) for tag, array in values)
         self._events.add(self._run.train, step, Summary(value=histograms))
 
     def write_images(self, step: int) -> None:
-        """Writes images of the vectors over all reports: one per vector, and one per last name.
+        """Writes images of the vectors over all reports: per vector, and per last part of a name.
 
-        The image `load` shows `state/model/layers/3/ffn/router/load` and all others named `load`.
+        The image `load` shows `state/model/layers/3/ffn/router/load` and all other vectors whose
+        names end with `/load`.
         """
         matrices = sorted(self._history.matrices().items(), key=lambda item: _sort_key(item[0]))
         groups: dict[str, list[np.ndarray]] = {}
