@@ -177,7 +177,7 @@ class MatchingFiles(RecordSource):
         if "\0" in self.p.pattern:
             raise ParamError(f"pattern={self.p.pattern!r}: no path has a NUL character in it")
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[FilePattern]:
         """Returns a single place for the path or glob; its root ends before the first wildcard."""
         whole = os.path.expanduser(self.p.pattern)
         if os.path.lexists(whole):  # a name may hold a bracket

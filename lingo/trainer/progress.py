@@ -28,7 +28,6 @@ from lingo.trainer.notebook import open_view
 
 Clock = Callable[[], float]
 
-_KIND = re.compile("cpu|gpu|tpu|cuda", re.IGNORECASE)  # a device's kind, in its name
 _SHOWN = ("", "loss")  # first parts of metrics' names that are shown; the rest: TensorBoard
 _WORK_SECONDS = 10.0  # from one plain line about long work to the next
 _LIVE_SECONDS = 1.0  # from one update of the live line to the next
@@ -231,26 +230,6 @@ def header(experiment: Experiment, data: Mapping[str, Any], origin: Origin) -> l
         f"devices: {count_devices(experiment.runtime.device_names())},"
         f" {type(experiment.runtime).__name__}; {precision}{xla}",
     ]
-
-
-def experiment_name(origin: Origin) -> str:
-    """Returns the experiment's name in `--exp`; "experiment" if it was made in Python."""
-    name = origin.name or (f"{Path(origin.file).name}:{origin.function}" if origin.file else "")
-    arguments = ", ".join(f"{k}={value_text(v)}" for k, v in origin.arguments.items())
-    return f"{name}({arguments})" if arguments else name or "experiment"
-
-
-def count_devices(names: Sequence[str]) -> str:
-    """Returns the number of devices of each kind, given their names.
-
-    >>> count_devices(["/device:CPU:0", "/device:GPU:0", "/device:GPU:1"])
-    '1 CPU, 2 GPU'
-    >>> count_devices(["TFRT_CPU_0", "cuda:0"])
-    '1 CPU, 1 GPU'
-    """
-    kinds = [match[0].upper() if (match := _KIND.search(name)) else name for name in names]
-    counts = Counter("GPU" if kind == "CUDA" else kind for kind in kinds)
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
 
 
 def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:

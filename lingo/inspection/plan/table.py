@@ -29,7 +29,7 @@ IS_PREDICTION = (
 )
 
 
-def text(report: Report) -> str:
+def text(report: PlanReport) -> str:
     """Returns a report as text: a table of ways, then the details of the first way."""
     plan, first = report.plan, report.first
     blocks = [_header(plan, first)]
@@ -241,7 +241,7 @@ def _need(part: InputPart, rate: InputRate, need: InputNeed) -> list[str]:
     return lines
 
 
-def _cost(plan: Plan, way: Way) -> list[str]:
+def _cost(plan: MeshPlan, way: Way) -> list[str]:
     """Returns lines on the time of the whole training, and on prices if they are known."""
     steps, tokens = plan.training
     length = [count_text(steps, "step"), count_text(steps * plan.workload.batch_size, "example")]

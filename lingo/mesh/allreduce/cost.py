@@ -48,7 +48,7 @@ class _StepCost(NamedTuple):
     seconds: float
 
 
-def measure(plan: Plan, num_elements: int, *, element_bytes: int = 4) -> Cost:
+def measure(plan: AllReducePlan, num_elements: int, *, element_bytes: int = 4) -> Cost:
     """Returns the cost for a payload of `num_elements`; raises ParamError below 1 element."""
     if num_elements < 1:
         raise ParamError(f"a payload of {num_elements} elements: give 1 or more")

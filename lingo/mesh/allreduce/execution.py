@@ -90,7 +90,7 @@ def _run(state: Array, steps: Iterable[Step], convert: Callable[[Array], Array])
                 state[place] = message
 
 
-def owned_chunks(plan: Plan) -> dict[int, NDArray[np.int64]]:
+def owned_chunks(plan: AllReducePlan) -> dict[int, NDArray[np.int64]]:
     """Returns the chunks that each chip owns, {chip: indices of chunks}.
 
     A chip owns the chunks that it receives and does not send. Between reduce and gather it has

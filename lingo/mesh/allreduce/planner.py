@@ -26,7 +26,7 @@ from lingo.mesh.allreduce.ring import ring
 # ---- whole axes, all at once ---------------------------------------------------------------------
 
 
-def torus2d(grid: Grid) -> Plan:
+def torus2d(grid: Grid) -> AllReducePlan:
     """Returns the plan that uses both axes at once: parts of the payload differ in axis order.
 
     Ying et al. 2018 (ResNet-50 at supercomputer scale), sec. 3.3: one half is reduced along Y, then
@@ -39,7 +39,7 @@ def torus2d(grid: Grid) -> Plan:
     return _plan_torus("torus2d", grid, 2)
 
 
-def torus3d(grid: Grid) -> Plan:
+def torus3d(grid: Grid) -> AllReducePlan:
     """Returns `torus2d` with three axes; raises ParamError for holes or another number of axes."""
     return _plan_torus("torus3d", grid, 3)
 
@@ -65,7 +65,7 @@ def _plan_torus(name: str, grid: Grid, num_axes: int) -> AllReducePlan:
 # ---- whole axes, one after the other -------------------------------------------------------------
 
 
-def multiring(grid: Grid) -> Plan:
+def multiring(grid: Grid) -> AllReducePlan:
     """Returns the plan that reduces along one axis after the other, a smaller shard each time.
 
     PowerAI DDL (Cho et al. 2017) has a list of dims d_1, d_2, ..., the fastest first. Chips
@@ -138,7 +138,7 @@ def _check_whole(grid: Grid, name: str) -> None:
 # ---- pairs of rows -------------------------------------------------------------------------------
 
 
-def row_pairs(grid: Grid) -> Plan:
+def row_pairs(grid: Grid) -> AllReducePlan:
     """Returns the plan that reduces in rings of two rows each, then along columns, around holes.
 
     Kumar and Jouppi 2020 (highly available pods), the two-dimensional scheme. Two adjacent rows
@@ -265,7 +265,7 @@ PLANNERS: dict[str, Callable[[Grid], AllReducePlan]] = {
 }
 
 
-def make_plan(name: str, grid: Grid) -> Plan:
+def make_plan(name: str, grid: Grid) -> AllReducePlan:
     """Returns the plan that a planner, given by name, makes for a grid.
 
     Raises ParamError for an unknown name, or if the planner cannot plan the grid. In this case, the
@@ -295,9 +295,9 @@ def fastest_plan(grid: Grid, num_elements: int) -> AllReducePlan:
     return min(plans, key=lambda plan: measure(plan, num_elements).seconds)
 
 
-def make_plans(grid: Grid) -> tuple[list[Plan], dict[str, str]]:
+def make_plans(grid: Grid) -> tuple[list[AllReducePlan], dict[str, str]]:
     """Returns all plans that planners can make, and {planner: error} for the other planners."""
-    plans: list[Plan] = []
+    plans: list[AllReducePlan] = []
     refusals: dict[str, str] = {}
     for name in PLANNERS:
         try:
