@@ -135,7 +135,7 @@ class Call:
     # whether `weights` are what wrappers, such as `Lora` or `Quantized`, have already computed
     # (`lingo.layers.quantization.fold`)
     weights_ready: bool = False
-    # whether quantization's ranges are constants of the graph, which TFLite's converter reads
+    # whether quantization's ranges are constants of the graph, for a converter that reads them
     constant_ranges: bool = False
     frozen_weights: Collection[str] = frozenset()  # program paths of weights that no step changes
     # program paths of weights that a loop over layers gets, but does not use; derived contexts
