@@ -320,7 +320,8 @@ class DotProductAttention(Layer, interface=True):
             names = ("batch", "heads", "length", None)
             kept = Residual(1, weights, names, is_squeezed=True, is_read_in_float32=True)
             residuals.append(kept)
-            # the softmax's gradient reads the weights before dropout, the product's those after
+            # the gradient of the softmax reads the weights before dropout, and the gradient of the
+            # product reads them after dropout
             if self.p.dropout_rate > 0:
                 residuals.append(kept._replace(is_elementwise=True))
         return residuals
