@@ -91,7 +91,7 @@ class Rules(Protocol):
         ...
 
     def copies(self, axes: Iterable[str]) -> int:
-        """Returns how many devices hold each shard of an activation with these logical axes."""
+        """Returns how many devices hold the same shard of an activation with the axes `axes`."""
         ...
 
 
@@ -193,7 +193,7 @@ def observe(layer: Layer, args: tuple[Any, ...], keywords: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def enter_call(call: Call) -> Iterator[Call]:
-    """Makes a context the current one inside a `with` block."""
+    """Makes `call` the current context inside a `with` block, so that layers read from it."""
     token = _call.set(call)
     try:
         yield call

@@ -125,7 +125,7 @@ class DilatedConvolution(Convolution):
 
 
 class Conv(DilatedConvolution):
-    """A convolution whose outputs sum all channels of a window; `Conv2D` has the details."""
+    """A convolution in which each output sums all input channels of a window (see `Conv2D`)."""
 
     output_dim: int  # channels of the output
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
@@ -141,7 +141,7 @@ class Conv(DilatedConvolution):
 
 
 class DepthwiseConv(DilatedConvolution):
-    """A convolution of each channel by itself; `DepthwiseConv2D` has the details."""
+    """A convolution of each channel by itself (see `DepthwiseConv2D`)."""
 
     multiplier: int = 1  # M, the filters of each channel
     axis: str | None = None  # logical axis of the channels

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FlopsCall(NamedTuple):
-    """A call of a layer's `flops`."""
+    """A recorded call of a layer's `flops`: its arguments and its result."""
 
     shape: Any  # of the first input; a tuple of shapes if the layer takes several tensors
     flops: int  # of one forward call
@@ -103,7 +103,7 @@ def _is_shape(shape: Any) -> bool:
 
 
 def _shapes(shape: Any) -> list[Any]:
-    """Returns the single shapes in nested tuples of shapes."""
+    """Returns a list of the shapes in nested tuples of shapes; a single shape is a list of one."""
     return [shape] if _is_shape(shape) else [single for part in shape for single in _shapes(part)]
 
 

@@ -64,7 +64,7 @@ call is stateful."""
 
 
 class _HiddenStateOp(NamedTuple):
-    """An operation that uses hidden state."""
+    """An operation of TensorFlow that uses hidden state, and where it was called."""
 
     kind: Kind
     op_type: str

@@ -90,7 +90,7 @@ class Initializer(Configurable, interface=True):
 
 
 class Constant(Initializer):
-    """The same value for every element."""
+    """Gives every element the same value."""
 
     value: float = 0.0
 
@@ -102,7 +102,7 @@ class Constant(Initializer):
 
 
 class Uniform(Initializer):
-    """Uniform in [-limit, limit)."""
+    """The uniform distribution in [-limit, limit)."""
 
     limit: float  # half the width of the interval
 
@@ -123,7 +123,10 @@ class TruncatedNormal(Initializer):
 
 
 class FanIn(Initializer):
-    """Truncated normal of variance scale / fan_in, which preserves variance (LeCun et al. 1998)."""
+    """A truncated normal distribution with variance scale / fan_in (LeCun et al. 1998).
+
+    With a scale of 1, a linear layer's outputs have the variance of its inputs.
+    """
 
     scale: float = 1.0  # variance of an output / variance of an input
 

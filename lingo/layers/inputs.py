@@ -52,7 +52,7 @@ NO_INPUTS = CallInputs()
 
 
 class BatchRequirements(NamedTuple):
-    """A layer's requirements on its batches."""
+    """A layer's requirements on its batches: how they may be split, and what they must contain."""
 
     # Number of neighbouring examples that are computed as one group; the largest possible number if
     # sizes are unknown. A batch may be split between groups without a change of any result.

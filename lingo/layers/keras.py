@@ -62,7 +62,7 @@ class _Variables(NamedTuple):
     seeds: dict[str, Any]
 
     def all(self) -> dict[str, Any]:
-        """Returns all variables by path."""
+        """Returns path -> variable, for weights, states and seeds."""
         return self.weights | self.states | self.seeds
 
 
@@ -191,7 +191,11 @@ class Keras(Layer):
         return f"{self.path or type(self).__name__}: {label(self.p.factory)}"
 
     def _value(self, found: _Variables, name: str) -> tf.Tensor:
-        """Returns the value of a variable in this call, of the variable's shape."""
+        """Returns the value that the variable `name` has in this call, of the variable's shape.
+
+        The state of a seed generator is made from the layer's random key; it is zero outside
+        training.
+        """
         if name in found.weights:
             return self._read("weights", self._weights[name])
         if name in found.states:
@@ -243,7 +247,7 @@ class Keras(Layer):
         return found
 
     def _draw_values(self, key: random.Key) -> dict[str, np.ndarray]:
-        """Returns path -> initial value, float32, for all weights; draws from the layer's key."""
+        """Returns path -> initial value, float32 of any shape, for all weights, from their key."""
         layer = self._make(seed=int(key.high) << 32 | int(key.low))
         return {v.path: np.asarray(v).astype(np.float32) for v in layer.weights}
 

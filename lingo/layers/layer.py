@@ -42,7 +42,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class Layer(LayerTree, Configurable, interface=True):
-    """A computation with weights."""
+    """Base class of layers: a computation with weights, which `setup` declares."""
 
     dtype: Dtype = "float32"  # of the computation; weights are stored as float32
 
@@ -289,7 +289,11 @@ class Layer(LayerTree, Configurable, interface=True):
 
     @record_calls
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations of one call's matrix products; a multiply-add counts as two."""
+        """Returns the operations of one call's matrix products; a multiply-add counts as two.
+
+        `shape` is the shape of the input. Layers inside count only if this method calls their
+        `flops`.
+        """
         return 0
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:

@@ -16,7 +16,7 @@ from lingo.layers.residual import Residual, ResidualCall, batch_residual
 
 
 class Linear(Layer):
-    """y = x w + b on the last axis.
+    """A dense layer, y = x w + b, on the last axis of x.
 
     Weights:
         w: [D, F].

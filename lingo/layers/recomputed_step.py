@@ -148,7 +148,7 @@ def _length(layer: Layer) -> Any:
 
 
 def _path_pattern(layer: Layer) -> str:
-    """Returns the path of a layer with a * for the index of each stack."""
+    """Returns a layer's path with * in place of indices: all layers of a stack have one pattern."""
     parts = layer.path.split("/")
     return "/".join("*" if p.isdigit() or path.index_range(p) else p for p in parts)
 

@@ -50,7 +50,7 @@ POSITION_AXES: dict[int, tuple[str, ...]] = {
 }
 """Rank of a tensor [B, positions..., C] -> logical axes of its positions.
 
-The ranks are those of vectors, sequences, images and volumes."""
+The tensors are vectors, sequences, images and volumes."""
 
 SEQUENCE_AXES = ("batch", *POSITION_AXES[3])
 
@@ -77,7 +77,11 @@ class Residual(NamedTuple):
     is_read_in_float32: bool = False
 
     def on_tpu(self, mesh: Topology, rules: Rules) -> Residual:
-        """Returns the residual as a TPU's compiler keeps it."""
+        """Returns this residual with the changes that a TPU's compiler makes to it.
+
+        The compiler computes elementwise results again instead of keeping them, and keeps some
+        tensors as float32.
+        """
         sizes = dict(zip(self.axes, self._part_shape(mesh, rules), strict=True))
         is_float32 = self.is_read_in_float32 and sizes.get("heads", sizes.get("kv_heads")) != 1
         return self._replace(
@@ -89,7 +93,7 @@ class Residual(NamedTuple):
     def part_bytes(self, mesh: Topology, rules: Rules, num_parts: int = 1) -> float:
         """Returns the bytes of one of the copies on a device.
 
-        The batch is computed in `num_parts` equal parts, of which one is in memory.
+        The batch is computed in `num_parts` equal parts; the bytes are for one part.
         """
         sizes = list(self._part_shape(mesh, rules))
         return math.prod(sizes[1:]) * math.ceil(sizes[0] / num_parts) * ITEM_BYTES[self.dtype]
@@ -97,7 +101,7 @@ class Residual(NamedTuple):
     def num_copies(self, mesh: Topology, rules: Rules, num_parts: int = 1) -> int:
         """Returns how many tensors of this residual a device keeps.
 
-        The batch is computed in `num_parts` equal parts, of which one is in memory.
+        The batch is computed in `num_parts` equal parts; the number is for one part.
         """
         if self.for_axis and mesh.size([self.for_axis]) == 1:
             return 0

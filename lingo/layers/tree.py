@@ -42,17 +42,17 @@ class ParamSpec(NamedTuple):
 
     @property
     def program_shape(self) -> tuple[int, ...]:
-        """The shape of the program's tensor, stacked axes first."""
+        """The shape of the tensor in the program, with the stacked axes first."""
         return path.stack_shape(self.path) + self.shape
 
     @property
     def num_stacked(self) -> int:
-        """The number of leading axes along which the program stacks separate weights."""
+        """The number of leading axes along which the program stacks the weights of layers."""
         return len(path.stack_shape(self.path))
 
     @property
     def size(self) -> int:
-        """The number of elements of the program's tensor."""
+        """The number of elements of the tensor in the program, all stacked layers together."""
         return math.prod(self.program_shape)
 
 
@@ -226,5 +226,5 @@ class LayerTree:
 
 
 def scope_name(part: str) -> str:
-    """Returns a path part as a name scope: characters that TensorFlow refuses become `_`."""
+    """Returns a name scope for a path part; characters that TensorFlow refuses become `_`."""
     return _NOT_IN_SCOPES.sub("_", part)

@@ -37,7 +37,7 @@ inside the image, which is not padded."""
 
 
 class Windows(NamedTuple):
-    """Windows that move over an image."""
+    """The size and spacing of the windows that move over an image."""
 
     lengths: tuple[int, ...]  # positions of a window along each axis of the image
     stride: int  # from one window to the next, along each axis
@@ -130,9 +130,9 @@ def is_split(x: tf.Tensor) -> bool:
 
 
 def has_copies(whole: Sequence[bool]) -> bool:
-    """Whether several devices have the same part of images of which some axes stay whole.
+    """Whether several devices have the same part of images if the axes in `whole` are not split.
 
-    `whole` says for each axis of the images whether it is not split.
+    `whole` has a bool for each axis of the images, true for an axis that is not split.
     """
     names = POSITION_AXES[len(whole) + 2]
     split = [name for name, is_whole in zip(names, whole, strict=True) if not is_whole]

@@ -1,7 +1,7 @@
 """Dispatches tokens to experts and combines the experts' outputs.
 
     ragged:  sorts the routed tokens by expert; each expert computes only its own tokens
-    gather:  fills E * C slots per group, some of which stay empty; all experts are vectorized
+    gather:  fills E * C slots per group, where some may stay empty; all experts are vectorized
     one_hot: fills the same slots by products with one-hot tensors, which a mesh can shard
              (Lepikhin et al. 2020, algorithm 2)
 
@@ -42,7 +42,7 @@ adds them."""
 
 
 class SlotAssignment(NamedTuple):
-    """The slot of each choice, and the choice in each slot."""
+    """Which slot each choice (a token and one of its experts) has, and which choice each slot."""
 
     # int32 [G, P], the choice in each slot: s * K + k for choice k of token s; -1: an empty slot
     choice: tf.Tensor
@@ -209,7 +209,10 @@ def _to_slots(x: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
 
 
 def _to_tokens(y: tf.Tensor, gate: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
-    """Returns the sum of gate [G, S, K] times vector [G, P, D] over choices, [G, S, D]."""
+    """Combines the experts' outputs y [G, P, D], one vector per slot, to tokens [G, S, D].
+
+    A token's result is the sum of gate * output over its choices; `gate` is [G, S, K].
+    """
 
     @tf.custom_gradient
     def combine(y: tf.Tensor, gate: tf.Tensor) -> Any:
@@ -229,9 +232,10 @@ def _to_tokens(y: tf.Tensor, gate: tf.Tensor, assignment: SlotAssignment) -> tf.
 
 
 def _sum_choices(y: tf.Tensor, weight: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
-    """Returns the sum of weight [G, S, K] times vector [G, P, D] over choices, [G, S, D].
+    """Returns for each token the weighted sum of its choices' vectors, [G, S, D].
 
-    The weight of a choice that is not routed is 0.
+    y, [G, P, D], has a vector per slot. `weight`, [G, S, K], is the factor of each choice; it must
+    be 0 for a choice that is not routed.
     """
     weight = tf.cast(weight, y.dtype)
     if size_of(weight, -1) > FEW:
@@ -246,7 +250,7 @@ def _sum_choices(y: tf.Tensor, weight: tf.Tensor, assignment: SlotAssignment) ->
 
 
 def _weights_by_slot(weight: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
-    """Returns weights [G, S, K] of choices by slot, [G, P]; 0 in an empty slot."""
+    """Moves a weight per choice, [G, S, K], to the choices' slots, [G, P]; 0 in an empty slot."""
     weight = tf.reshape(weight, [size_of(weight, 0), -1])
     weights = _gather(weight, tf.maximum(assignment.choice, 0))
     return tf.where(assignment.choice >= 0, weights, tf.zeros([], weight.dtype))

@@ -1,4 +1,4 @@
-"""A mixture of experts: many feed-forward networks, of which only a few compute each token.
+"""A mixture of experts: many feed-forward networks, but only a few of them compute each token.
 
     routing = router(x)                       # the experts of each token, and their gates
     y[token] = sum of gate * expert(x[token]) over the token's choices

@@ -45,7 +45,7 @@ class QDomain(Configurable, interface=True):
 
     @property
     def counts_steps(self) -> bool:
-        """Whether `Progress.steps` is needed."""
+        """Whether the domain needs `Progress.steps`, so that training steps have to be counted."""
         return False
 
     @property
@@ -88,7 +88,10 @@ class QDomain(Configurable, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no natural")
 
     def measure(self, x: tf.Tensor) -> Range:
-        """Returns the ranges of activations x [B, ...] in training, float32 [B or 1, 1, ...]."""
+        """Returns the ranges of activations x [B, ...] in training, float32 [B or 1, 1, ...].
+
+        There is a range for each example, or one for all.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no measure")
 
 
@@ -178,7 +181,7 @@ class PassiveAsymQDomain(QDomain):
         return self._delay(x, rounding(x, limits, bits=self.p.bits), now)
 
     def _delay(self, x: tf.Tensor, rounded: tf.Tensor, now: Progress) -> tf.Tensor:
-        """Returns x in training before `delay_start_steps`, else its rounded values."""
+        """Returns x during the first `delay_start_steps` training steps, else `rounded`."""
         delay = self.p.delay_start_steps if now.training else 0
         if delay < 0:
             return x

@@ -41,7 +41,7 @@ class Mask(Configurable, interface=True):
 
     @property
     def sees_later(self) -> bool:
-        """Whether a position may see a later one."""
+        """Whether a position may see later positions."""
         return False
 
     @property

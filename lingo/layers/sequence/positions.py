@@ -67,7 +67,7 @@ class Rotary(AttentionPositions):
     # the slowest pair makes a full turn in about 2 pi * max_wavelength positions (RoPE's theta)
     max_wavelength: float = 10_000.0
     fraction: float = 1.0  # share of the pairs that rotate; other pairs ignore the position
-    # change of the frequencies, for texts longer than those of an earlier training; None: unchanged
+    # change of the frequencies, for texts longer than in an earlier training; None: unchanged
     scaling: RotaryScaling | None = None
 
     def check(self) -> None:
@@ -103,7 +103,7 @@ class Rotary(AttentionPositions):
         return [rotate_pairs(x) for x in heads]
 
     def _frequencies(self) -> np.ndarray:
-        """Returns the radians per position of each pair, float32 [H/2]."""
+        """Returns for each feature pair its angle per position in radians, float32 [H/2]."""
         compute = rotary_frequencies if self.scaling is None else self.scaling.frequencies
         return self._per_pair(compute(self.p.max_wavelength, self._num_rotated), 0.0)
 
@@ -195,7 +195,7 @@ class RelativeBias(AttentionPositions):
         return tf.transpose(tf.gather(by_distance, distance, axis=1), [1, 0, 2, 3])
 
     def _buckets(self) -> np.ndarray:
-        """Returns the bucket of each distance, int32, from the lowest distance to the highest.
+        """Returns the bucket of each distance, int32 [number of distances], in ascending order.
 
         Distances are from 0 to `max_distance`, with `bidirectional` from -`max_distance`.
         """
@@ -343,7 +343,8 @@ class SinusoidPositions(Layer):
     dim: int  # D, width of the vectors, even
     # the slowest wave has a period of about 2 pi * max_wavelength positions
     max_wavelength: float = 10_000.0
-    # amplitude of each wave; give 1 / sqrt(D) if the model multiplies embeddings by sqrt(D)
+    # amplitude of each wave; give 1 / sqrt(D) if the model multiplies the sum of embeddings and
+    # positions by sqrt(D)
     amplitude: float = 1.0
 
     positionwise = True

@@ -23,7 +23,10 @@ from lingo.config.params import Configurable, ParamError
 
 
 def rotary_frequencies(max_wavelength: float, num_pairs: int) -> np.ndarray:
-    """Returns the radians per position of each pair, float64 [P] (Su et al. 2021, sec. 3.2.2)."""
+    """Returns each feature pair's angle per position in radians, float64 [P].
+
+    The angles are not scaled (Su et al. 2021, sec. 3.2.2).
+    """
     return max_wavelength ** (-np.arange(num_pairs) / num_pairs)
 
 
@@ -36,7 +39,7 @@ class RotaryScaling(Configurable, interface=True):
         ranges.check_positive(self.p, "factor")
 
     def frequencies(self, max_wavelength: float, num_pairs: int) -> np.ndarray:
-        """Returns the radians per position of each pair, float64 [P]."""
+        """Returns each feature pair's angle per position in radians, float64 [P]."""
         raise NotImplementedError(f"{type(self).__name__} has no frequencies")
 
     def magnitude(self) -> float:
@@ -45,7 +48,7 @@ class RotaryScaling(Configurable, interface=True):
 
 
 class LinearScaling(RotaryScaling):
-    """Divides every frequency by the factor: position interpolation (Chen et al. 2023, eq. 4)."""
+    """Position interpolation: divides every frequency by the factor (Chen et al. 2023, eq. 4)."""
 
     def frequencies(self, max_wavelength: float, num_pairs: int) -> np.ndarray:
         return rotary_frequencies(max_wavelength, num_pairs) / self.p.factor

@@ -299,7 +299,7 @@ class Pipeline(Stack):
     def _values_by_stage(self, call: context.Call, i: int) -> Any:
         """Returns the weights and states of repeat i, [J, K, ...] each: {field: {path: tensor}}.
 
-        The paths are those of the same layers of repeat 0, whose layers compute all repeats.
+        Repeat 0's layers compute all repeats, so the tensors have the paths of these layers.
         """
         missing = self._steps_per_stage * self.p.num_stages - self.steps_per_repeat[i]
 

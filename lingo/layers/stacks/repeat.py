@@ -130,7 +130,7 @@ def _reach(tensors: Iterable[tf.Tensor]) -> set[str]:
             continue
         reached.add(tensor.name)
         op = tensor.op
-        # IdentityN ties a custom gradient's results to its arguments: only the result is an input
+        # IdentityN ties a custom gradient's results to its arguments: follow only the result
         if op.type == "IdentityN":
             following.append(op.inputs[tensor.value_index])
         elif op.type != "StopGradient":

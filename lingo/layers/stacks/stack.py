@@ -101,7 +101,10 @@ class Chain(Layer):
         return shape
 
     def layer_flops(self, shape: Any) -> list[int]:
-        """Returns the operations of each layer's matrix products in a forward call."""
+        """Returns the operations of each layer's matrix products in a forward call.
+
+        `shape` is the shape of the chain's input.
+        """
         flops = []
         for layer in self.layers:
             flops.append(layer.flops(shape))

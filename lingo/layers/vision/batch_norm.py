@@ -169,7 +169,7 @@ class BatchNorm(Norm):
         variance = tf.reduce_mean(tf.square(deviation), axes, keepdims=True)
         replicas = context.current().replicas
         if replicas is not None and groups.shared_by > 1:
-            # the moments of a group from those of its equal parts (Chan et al. 1979);
+            # combines the moments of equal parts of a group (Chan et al. 1979); the formula
             # E[x^2] - E[x]^2 would lose digits
             parts = replicas.gather_neighbours(tf.stack([mean, variance]), groups.shared_by)
             means, variances = tf.unstack(parts, axis=1)

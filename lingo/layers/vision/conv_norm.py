@@ -53,7 +53,10 @@ class ConvNorm(Layer):
         return self.conv.flops(shape) + self.norm.flops(self.conv.output_shape(shape))
 
     def _check_parts(self) -> None:
-        """Raises ParamError if the convolution or normalization contradicts the fields."""
+        """Raises ParamError if the convolution does not return `output_dim` channels.
+
+        Raises it, too, if `zero_init` is set and no part of the normalization can start at zero.
+        """
         p = self.p
         *_, channels = self.conv.output_shape([1, *_LARGE_IMAGE, p.dim])
         if channels != p.output_dim:

@@ -65,7 +65,7 @@ class Pool(Layer, interface=True):
 
 
 class MaxPool(Pool):
-    """The maximum of each window."""
+    """Max pooling: the maximum of each window, per channel."""
 
     num_indices = 4  # example, row, column and channel of the largest element
 
@@ -80,7 +80,7 @@ class MaxPool(Pool):
 
 
 class AveragePool(Pool):
-    """The mean of each window, over the part that lies in the image."""
+    """Average pooling: the mean over the part of each window that lies in the image."""
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         p = self.p

@@ -29,7 +29,7 @@ from lingo.layers.wrap.wrapper import Wrapper
 
 
 class Matrix(NamedTuple):
-    """A weight of the layer inside that the wrapper replaces."""
+    """A weight, of the layer inside a wrapper, that the wrapper replaces."""
 
     name: str  # path from the wrapper, with a slice as index for stacked layers
     spec: ParamSpec  # declaration of the weight
