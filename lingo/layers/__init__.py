@@ -1,4 +1,4 @@
-"""Layers: one idea per file; `lingo/layers/layer.py` defines the base class."""
+"""Layers for models, re-exported from one file per idea; the base class `Layer` is in layer.py."""
 
 from __future__ import annotations
 

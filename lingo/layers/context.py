@@ -2,8 +2,11 @@
 
 A layer holds no tensors. `self.w_in` inside `__call__` looks up the current context, which holds
 the weights (variables, tensors, or slices of a stack inside a scan), the training flag, the random
-key and the collector of side outputs. `Repeat`, `Remat` and `vmap_layer` enter a derived context
-inside their own bodies, each time a body is traced.
+key and the collector of side outputs. `Repeat`, `Remat` and `vmap_layer` run layers inside a
+function that TensorFlow traces, the *body*. Each trace of a body enters a derived context.
+
+A *program path* is the key of a tensor here: a layer's path and the tensor's name, with a slice for
+layers that are stacked in one tensor, as in `stack/layers/[0:12]/ffn/w_in`.
 
 Axes: B batch.
 """
@@ -26,26 +29,26 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SideOutputs:
-    """What layers return besides their results. All values are tensors or dicts of tensors."""
+    """Tensors that layers return besides their results: losses, metrics, statistics, caches."""
 
     # term -> float32 scalar, the sum over the batch; summed over layers, micro-batches, replicas
     losses: dict[str, Any] = dataclasses.field(default_factory=dict)
-    # name -> additive state, a dict of float32 tensors; summed over the same
+    # name -> dict of float32 tensors; summed over layers, micro-batches and replicas
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
     # program path of a state -> {"sum", "weight"}, float32; summed over micro-batches and replicas
     batch_statistics: dict[str, Any] = dataclasses.field(default_factory=dict)
     # program path of a cache -> its new value
     caches: dict[str, Any] = dataclasses.field(default_factory=dict)
-    # program path of a layer that `recompute_step` computes -> int32 [B]: 1 if later positions do
-    # not change the example's first results, else 0
+    # program path of a layer whose step is `recompute_step` -> int32 [B]: 1 if the results of an
+    # example's first step do not depend on later positions, else 0
     is_causal: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def additive_fields(self) -> dict[str, Any]:
-        """Returns the fields that are summed over layers."""
+        """Returns {field: {name: value}} of the fields that are summed over layers."""
         return {"losses": self.losses, "metrics": self.metrics}
 
     def per_layer_fields(self) -> dict[str, Any]:
-        """Returns the fields that have an entry for each layer."""
+        """Returns {field: {program path: value}} of the fields with an entry for each layer."""
         return {
             "batch_statistics": self.batch_statistics,
             "caches": self.caches,
@@ -53,7 +56,7 @@ class SideOutputs:
         }
 
     def add(self, other: Mapping[str, Mapping[str, Any]]) -> None:
-        """Adds other side outputs, {field: {name: value}}, as `additive_fields` returns them."""
+        """Adds side outputs {field: {name: value}}; values of the same name are summed."""
         for field, values in other.items():
             sums = getattr(self, field)
             for name, value in values.items():
@@ -70,80 +73,92 @@ class Rules(Protocol):
     def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
         """Returns an activation, any shape and type, with the sharding of its logical axes.
 
-        `axes` has the names of mapped axes and then of the axes of `x`, None for an unnamed one.
-        Raises `ParamError` if the rules do not fit the shape.
+        `axes` has the names of `Call.mapped_axes`, then the names of the axes of `x`. The name of
+        an axis that is not sharded may be None. Raises `ParamError` if the rules do not fit the
+        shape.
         """
         ...
 
     def weight(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
-        """Returns a weight, any shape and type, with the sharding in which layers read it."""
+        """Returns a weight, any shape and type, with the sharding in which layers read it.
+
+        `axes` are as for `activation`.
+        """
         ...
 
     def parts(self, axis: str) -> int:
-        """Returns the number of shards along a logical axis of activations."""
+        """Returns into how many shards a mesh splits a logical axis of activations."""
         ...
 
     def copies(self, axes: Iterable[str]) -> int:
-        """Returns how many devices hold each shard of an activation with these logical axes."""
+        """Returns how many devices hold the same shard of an activation with the axes `axes`."""
         ...
 
 
 class Replicas(Protocol):
-    """The replicas that share a batch; each calls all layers, on the same number of examples."""
+    """The replicas of a step: each calls all layers on an equal number of the batch's examples."""
 
     def gather_neighbours(self, x: tf.Tensor, num: int) -> tf.Tensor:
-        """Returns the `x` of each of `num` neighbouring replicas, this one among them: [num, ...].
+        """Returns the `x` of each of `num` neighbouring replicas, stacked: [num, ...].
 
-        `x` is a float tensor of the same shape everywhere. Gradients flow to the `x` of every
-        replica. Neighbours are replicas 0 to num - 1, num to 2 num - 1, and so on; `num` divides
-        the number of replicas. It works neither in loops nor in programs that XLA compiles.
+        This replica is one of these neighbours. They are replicas 0 to num - 1, num to 2 num - 1,
+        and so on; `num` divides the number of replicas. `x` is a float tensor of the same shape on
+        every replica. Gradients flow to the `x` of every replica. The method works neither in loops
+        nor in programs that XLA compiles.
         """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One call of a layer tree."""
+    """The context of one call of a layer and the layers inside it."""
 
-    # program path -> tensor: weights; float32 moving statistics; caches [stacked axes, B, ...]
-    weights: Mapping[str, Any]
+    weights: Mapping[str, Any]  # program path -> tensor
+    # program path -> float32 moving statistic
     state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # program path -> cache, [stacked axes, B, ...]
     caches: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # the number of positions that caches have room for, an int or int32 scalar; None: no decoding
     decode_length: Any = None
     training: bool = False  # whether dropout, jitter and batch statistics apply
-    key: random.Key | None = None  # of (seed, step); None where random numbers are not allowed
+    key: random.Key | None = None  # for (seed, step); None where random numbers are not allowed
     rows: Any = None  # int32 [B], the global index of each example in the step's batch
-    # program path ending in a slice -> int32 scalar, the current layer's index
+    # in a loop over stacked layers: the layers' program path -> index of the current layer, int32
     indices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rules: Rules | None = None  # shards tensors; None on one device
-    replicas: Replicas | None = None  # those that share the batch; None: they exchange nothing
+    replicas: Replicas | None = None  # replicas to exchange tensors with; None: no exchange
     compiled: bool = False  # whether XLA compiles the program, which then needs static shapes
     # path of a layer -> name of its device; other layers run on the default device
     devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # logical axes that `tf.vectorized_map` removes from every tensor, outermost first
     mapped_axes: tuple[str, ...] = ()
-    # whether wrappers have computed and rounded `weights` (`lingo.layers.quantization.fold`)
+    # whether `weights` are what wrappers, such as `Lora` or `Quantized`, have already computed
+    # (`lingo.layers.quantization.fold`)
     weights_ready: bool = False
-    # whether ranges of quantization are constants, which a converter of the program reads
+    # whether quantization's ranges are constants of the graph, for a converter that reads them
     constant_ranges: bool = False
     frozen_weights: Collection[str] = frozenset()  # program paths of weights that no step changes
-    # program paths of weights that a loop over layers gets, but does not use; bodies share the set
+    # program paths of weights that a loop over layers gets, but does not use; derived contexts
+    # share the set
     unused_weights: set[str] = dataclasses.field(default_factory=set)
     # called with the layer and the arguments of every layer's call, before the call is computed
     observer: Callable[[Layer, tuple[Any, ...], Mapping[str, Any]], None] | None = None
-    # path of a layer's product -> maps the layer's operands, by name, to those that it multiplies
+    # program path of a product -> function from its factors by name to the factors to multiply
     operands: Mapping[str, Callable[[Mapping[str, tf.Tensor]], list[tf.Tensor]]] = (
         dataclasses.field(default_factory=dict)
     )
-    # path of a layer's product -> returns `Layer.result_scale` for its weight
+    # program path of a product -> function from its weight to `Layer.result_scale`
     result_scales: Mapping[str, Callable[[tf.Tensor], tf.Tensor | None]] = dataclasses.field(
         default_factory=dict
     )
-    sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)  # of this body
+    # collects the side outputs of layers called in this context
+    sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)
 
     def of(self, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
-        """Returns the tensors of layers, layers inside too: {field: {program path: tensor}}."""
+        """Returns {field: {program path: tensor}} of layers and the layers inside them.
+
+        The fields are `weights`, `state` and `caches`.
+        """
         prefixes = tuple(layer.path and f"{layer.path}/" for layer in layers)
         return {
             field: {k: v for k, v in getattr(self, field).items() if k.startswith(prefixes)}
@@ -151,7 +166,7 @@ class Call:
         }
 
     def derive(self, **changes: Any) -> Call:
-        """Returns the context of an inner body: a copy with changes and a new collector."""
+        """Returns a copy with `changes` and, unless they give one, a new collector `sides`."""
         return dataclasses.replace(self, **{"sides": SideOutputs()} | changes)
 
 
@@ -159,7 +174,7 @@ _call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("call", defa
 
 
 def current() -> Call:
-    """Returns the context of the call in progress; raises RuntimeError outside of one."""
+    """Returns the context of the call in progress; raises RuntimeError outside of a call."""
     call = _call.get()
     if call is None:
         raise RuntimeError(
@@ -178,7 +193,7 @@ def observe(layer: Layer, args: tuple[Any, ...], keywords: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def enter_call(call: Call) -> Iterator[Call]:
-    """Makes a context the current one inside a `with` block."""
+    """Makes `call` the current context inside a `with` block, so that layers read from it."""
     token = _call.set(call)
     try:
         yield call
@@ -196,8 +211,8 @@ def apply(
 ) -> tuple[Any, SideOutputs]:
     """Calls a root layer as a pure function of its weights; returns the result and side outputs.
 
-    `weights` maps the program paths of `layer.weights()` to tensors of their program shapes; `call`
-    has further fields of `Call`.
+    `weights` maps each program path in `layer.weights()` to a tensor of its `program_shape`. `call`
+    has values for further fields of `Call`. `method` is the layer's method to call.
     """
     with enter_call(Call(weights=weights, **(call or {}))) as context:
         return getattr(layer, method)(*args, **kwargs), context.sides

@@ -1,12 +1,13 @@
-"""Convolutions of any rank: of sequences, images and volumes.
+"""Base classes of convolutions of any rank: of sequences, images and volumes.
 
 `Convolution` has the code that does not depend on the rank: weights, windows, the shape of the
 result, the number of operations and residuals. The windows of a `DilatedConvolution` may skip
 positions. `Conv` sums all channels of a window, and `DepthwiseConv` computes each channel by
-itself. A class for one rank adds `rank` and `kernel`.
+itself. A subclass for one rank, such as `Conv2D`, sets `rank` and declares `kernel`.
 
 Axes: B batch, C input channels, F output channels, M filters for each channel; "..." are the axes
-of positions, and k... the kernel's length along each of them. "Image" stands for any rank.
+of positions, and k... the kernel's length along each of these axes. "Image" also stands for a
+sequence or a volume.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ from lingo.ops.shape import sizes_of
 
 
 class Filters(NamedTuple):
-    """The channels of a convolution."""
+    """The numbers of channels of a convolution, and their logical axes."""
 
-    dims: tuple[int, int]  # the last two of w
-    axes: tuple[str | None, str | None]  # their logical axes
+    dims: tuple[int, int]  # the last two dims of w
+    axes: tuple[str | None, str | None]  # logical axes of the last two dims of w
     fan_in: int  # input channels that each output channel sums
     output_dim: int  # channels of the result
-    output_axis: str | None  # its logical axis
+    output_axis: str | None  # logical axis of the result's channels
 
 
 class Convolution(Layer):
-    """A kernel that is multiplied with windows of an image; a sequence is an image of rank 1.
+    """Multiplies a kernel with windows of an image; a sequence is an image of rank 1.
 
-    A subclass sets `rank`, declares the field `kernel` again, an int for rank 1, and defines
-    `convolve`. By default each output sums all input channels, and the subclass declares the fields
-    `output_dim` and `axes`.
+    A subclass sets `rank` and defines `convolve`. It declares the field `kernel` again, as an int
+    for rank 1. By default each output sums all input channels; then the subclass declares the
+    fields `output_dim` and `axes`, too. Otherwise it defines `filters`.
 
     Weights:
         w: [k..., *filters().dims].
@@ -53,7 +54,7 @@ class Convolution(Layer):
     dim: int  # channels of the input
     kernel: tuple[int, ...]  # lengths of the window
     stride: int = 1  # from one window to the next, in all directions
-    padding: Padding = "SAME"  # what surrounds the image: zeros, or nothing
+    padding: Padding = "SAME"  # SAME: zeros surround the image; VALID: nothing does
     use_bias: bool = False  # whether b is added
     init: Initializer = FanIn.params(scale=2.0)  # of w; b starts at zero
 
@@ -63,12 +64,12 @@ class Convolution(Layer):
     products = (Product("w"),)
 
     def filters(self) -> Filters:
-        """Returns the channels of w, of an output and of the result."""
+        """Returns the number and logical axes of the channels of w and of the result."""
         p = self.p
         return Filters((p.dim, p.output_dim), p.axes, p.dim, p.output_dim, p.axes[1])
 
     def windows(self) -> Windows:
-        """Returns the windows that the kernel is multiplied with."""
+        """Returns the windows of the image that the kernel is multiplied with."""
         p = self.p
         lengths = (p.kernel,) if self.rank == 1 else p.kernel
         return Windows(lengths, p.stride, p.padding)
@@ -100,7 +101,10 @@ class Convolution(Layer):
         return (batch, *self.windows().count(image), self.filters().output_dim)
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations for images of shape [B, ..., C], including those on padding."""
+        """Returns the operations for images of shape [B, ..., C], operations on padding included.
+
+        A multiply-add counts as two operations.
+        """
         taps = math.prod(self.windows().lengths) * self.filters().fan_in
         return 2 * taps * math.prod(self.output_shape(shape))
 
@@ -121,7 +125,7 @@ class DilatedConvolution(Convolution):
 
 
 class Conv(DilatedConvolution):
-    """A convolution whose outputs sum all channels of a window; `Conv2D` has the details."""
+    """A convolution in which each output sums all input channels of a window (see `Conv2D`)."""
 
     output_dim: int  # channels of the output
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
@@ -137,7 +141,7 @@ class Conv(DilatedConvolution):
 
 
 class DepthwiseConv(DilatedConvolution):
-    """A convolution of each channel by itself; `DepthwiseConv2D` has the details."""
+    """A convolution of each channel by itself (see `DepthwiseConv2D`)."""
 
     multiplier: int = 1  # M, the filters of each channel
     axis: str | None = None  # logical axis of the channels
@@ -160,7 +164,7 @@ class DepthwiseConv(DilatedConvolution):
         return window.annotate_image(self.add_bias(y), p.axis)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        # one product per position of the window: their sum is the result
+        # one product per position of the window; the result is the sum of these products
         copies = math.prod(self.windows().lengths)
         products = batch_residual(copies, self.output_shape(call.shape))
         return [batch_residual(1, call.shape, "input"), products]
@@ -171,22 +175,24 @@ def apply_kernel(
 ) -> tf.Tensor:
     """Returns the convolution of images x with a kernel w, [B, ..., F].
 
-    With a kernel of a single position it is a matrix product. TensorFlow computes convolutions on
-    CPUs by oneDNN, whose gradients for such kernels are slower: with them, a step of ResNet-50 with
-    16 images of 64 pixels takes 7 % longer on two cores without AVX-512. With a stride and fewer
-    than 16 channels these gradients also write outside their memory:
-    https://github.com/uxlfoundation/oneDNN/issues/6035. Under XLA it stays a convolution, which XLA
-    splits over the devices of a mesh.
+    If the kernel has a single position, a matrix product computes the result. The reason is that
+    TensorFlow computes convolutions on CPUs by oneDNN, whose gradients for such kernels are slower:
+    with oneDNN, a step of ResNet-50 with 16 images of 64 pixels takes 7 % longer on two cores
+    without AVX-512. With a stride and fewer than 16 channels, oneDNN's gradients also write outside
+    their memory: https://github.com/uxlfoundation/oneDNN/issues/6035. Under XLA the operation stays
+    a convolution, which XLA splits over the devices of a mesh.
 
     Args:
-        x: [B, ..., C], any float type, with one to three axes between.
-        w: [k..., C, F], of the same type: its length along each of these axes, and the channels.
+        x: [B, ..., C], any float type; there are one to three axes between B and C.
+        w: [k..., C, F], of the same type as x.
         stride: from one window to the next, along each axis.
-        padding: SAME, VALID, or for two axes the numbers of zeros before and after each axis of x.
+        padding: SAME, VALID, or for images of rank 2 the numbers of zeros before and after each
+            axis of x.
         dilation: from one position of a window to the next, along each axis.
 
     Raises:
-        ParamError: if x does not have C channels; TensorFlow would take a multiple of C as groups.
+        ParamError: if x does not have C channels. TensorFlow itself would compute a grouped
+            convolution for a multiple of C.
     """
     kernel: Any = w.shape
     *lengths, dim, output_dim = kernel
@@ -204,8 +210,9 @@ def apply_kernel(
 def sum_products(x: tf.Tensor, w: tf.Tensor, windows: Windows) -> tf.Tensor:
     """Returns a depthwise convolution as a sum of products, one per position of the kernel.
 
-    It is for meshes: XLA's partitioner computes wrong gradients of a depthwise convolution's kernel
-    if several devices have the same part of a batch. The sum is in float32.
+    It replaces the convolution on meshes, since XLA's partitioner computes wrong gradients of a
+    depthwise convolution's kernel if several devices have the same part of a batch. The sum is
+    computed in float32.
 
     Args:
         x: [B, ..., C], any float type.

@@ -1,4 +1,7 @@
-"""Dropout of activations and of whole branches: the mask depends on layer, step and example.
+"""Dropout of activations and of whole residual branches.
+
+The random mask depends on the layer, the step and the example, so it does not depend on how a batch
+is split over devices.
 
 Axes: B batch, T positions, D features.
 """
@@ -20,11 +23,11 @@ from lingo.ops.random import Part
 class Dropout(Layer):
     """Zeroes parts of its input at random in training, else does nothing (Srivastava et al. 2014).
 
-    `form` selects the parts: single elements, a feature at all positions, a position with all its
-    features (on embeddings: token dropout), or a whole example (stochastic depth).
+    `form` says what is zeroed together: a single element, a feature at all positions, a position
+    with all its features (on embeddings: token dropout), or a whole example (stochastic depth).
     """
 
-    rate: float = 0.1  # probability that a part is zeroed, in [0, 1)
+    rate: float = 0.1  # probability of a zero, in [0, 1)
     form: DropoutForm = "element"  # what is zeroed together
 
     positionwise = True
@@ -40,7 +43,7 @@ class Dropout(Layer):
         return []
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Zeroes parts of x, [B, ..., T, D], any float type, and scales up the rest."""
+        """Zeroes parts of x, [B, ..., T, D], any float type, and scales up the other values."""
         return dropout(self, x, rate=self.p.rate, form=self.p.form)
 
 
@@ -55,8 +58,9 @@ def dropout(
 ) -> tf.Tensor:
     """Returns a layer's activations x, [B, ...] of any float type, with dropout in training.
 
-    `form` is as in `lingo.ops.dropout`. Two tensors of one layer need different names. In training
-    it raises RuntimeError if the call context has no `key` or no `rows`.
+    `form` is as in `lingo.ops.dropout`. If a layer drops two tensors, give each its own `name`, so
+    that their masks differ. In training, dropout raises RuntimeError if the call context has no
+    `key` or no `rows`.
     """
     drop = partial_dropout(layer, rate=rate, form=form, name=name)
     return x if drop is None else drop(x, None)
@@ -65,10 +69,12 @@ def dropout(
 def partial_dropout(
     layer: Layer, *, rate: float, form: DropoutForm = "element", name: str = "dropout"
 ) -> Callable[[tf.Tensor, Part | None], tf.Tensor] | None:
-    """Returns a function that drops the same elements of a tensor's part as `dropout` of the whole.
+    """Returns a function like `dropout` that gets a part of a tensor; None if nothing is dropped.
 
-    The function takes the part's values and its `Part`, and may be called after the layer's call,
-    as a gradient does. None: nothing is dropped. Arguments and errors are as for `dropout`.
+    The function drops the elements that `dropout` drops in the whole tensor. It takes the part's
+    values, and a `Part` that says where the part lies (None: it is the whole tensor). It may be
+    called after the layer's call has returned, for example in a gradient. Arguments and errors are
+    as for `dropout`.
     """
     call = context.current()
     if not call.training or rate == 0:
@@ -84,10 +90,10 @@ def partial_dropout(
 class StochasticDepth(Layer):
     """Zeroes a residual branch in training, for each example by itself (Huang et al. 2016, sec. 3).
 
-    A branch that survives is divided by its probability of survival, 1 - `rate`, so nothing changes
-    outside training; in the paper, evaluation multiplies instead. Whether a branch is zeroed
-    depends on the layer, the step and the example, so it is the same in any micro-batch and on any
-    replica. A zeroed branch is computed, too.
+    In training, a branch that survives is divided by its probability of survival, 1 - `rate`.
+    Outside training the branch is unchanged. Departs from the paper, where evaluation multiplies
+    instead. Whether a branch is zeroed depends only on the layer, the step and the example, not on
+    micro-batches or replicas. A zeroed branch is computed, too, so no time is saved.
     """
 
     rate: float = 0.2  # probability that a branch is zeroed, in [0, 1)
@@ -98,7 +104,7 @@ class StochasticDepth(Layer):
         check_rate("rate", self.p.rate)
 
     def __call__(self, branch: tf.Tensor) -> tf.Tensor:
-        """Returns the branch, [B, ...], any float type, or zeros, for each example."""
+        """Returns for each example its branch or zeros; `branch` is [B, ...], any float type."""
         return dropout(self, branch, rate=self.p.rate, form="example")
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:

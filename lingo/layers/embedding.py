@@ -1,10 +1,10 @@
-"""A table of vectors, one per token; and several tables of any sizes.
+"""Embeddings: one table with a vector per token, or several tables of different sizes.
 
-With several tables, an example reads one row of each. A mesh cuts the tables along the logical axis
-`vocab`, in one of two ways:
+With several tables, an example reads one row of each table. A mesh splits the tables along the
+logical axis `vocab`, in one of two ways:
 
-    num_groups=None    a weight for each table: every device has some rows of each table
-    num_groups=2       tables packed into one weight of 2 equal groups: a device has whole tables
+    num_groups=None    each table is a weight, and every device has some rows of each table
+    num_groups=2       one weight has the tables in 2 equal groups; a device has whole tables
 
            table_0 [4, D]   table_1 [2, D]       tables [2 x 4, D]
     device 0   0 1             0                 table 0: 0 1 2 3
@@ -52,7 +52,10 @@ class Embedding(Layer):
         self.table = self.weight("table", shape, axes=axes, init=p.init.build(), fan_in=p.dim)
 
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the vectors, [B, T, D], in the layer's dtype, of ids, int32 [B, T], below V."""
+        """Returns the vectors of tokens, [B, T, D] in the layer's dtype.
+
+        ids: int32 [B, T], at least 0 and below V.
+        """
         return lookup(self.table, ids)
 
     def vectors(self) -> tf.Tensor:
@@ -71,19 +74,20 @@ class Embedding(Layer):
 class EmbeddingTables(Layer):
     """Looks up a vector in each of T tables (Naumov et al. 2019, sec. 2.1.1).
 
-    A table of V rows has the initial variance 1 / (3 V), as in the authors' program. Initial values
-    do not depend on how tables are packed. With G groups on a mesh that cuts `vocab` into N parts,
-    a device has whole tables if G is a multiple of N.
+    The values of a table with V rows have the initial variance 1 / (3 V), as in the authors'
+    program. Initial values do not depend on how tables are packed. On a mesh that splits `vocab`
+    over N devices, each device has whole tables if the number of groups G is a multiple of N.
 
     Weights:
-        table_0, ...: [V, D] each, without groups.
-        tables: [G R, D], with groups; the rows after the last table of a group are unused zeros.
+        table_0, ...: [V, D] each, if `num_groups` is None.
+        tables: [G R, D], otherwise; the rows after the last table of a group are unused zeros.
     """
 
     vocab_sizes: tuple[int, ...]  # V of each table
     dim: int  # D
     num_groups: int | None = None  # number of groups of whole tables; None: tables are not packed
-    whole_below: int = 0  # tables with fewer rows are whole on every device; without groups
+    # tables with fewer rows than this are copied to every device; only if num_groups is None
+    whole_below: int = 0
     init: Initializer = FanIn.params(scale=1 / 3)  # of the tables; the fan-in is V
 
     def check(self) -> None:
@@ -113,7 +117,7 @@ class EmbeddingTables(Layer):
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns one vector per table, [B, T, D], in the layer's dtype.
 
-        ids: int32 [B, T], a row of each table, at least 0 and below its V.
+        ids: int32 [B, T], an index of a row in each table, at least 0 and below the table's V.
         """
         if self.p.num_groups is not None:
             vectors = lookup(self.tables, ids + tf.constant(self._packing.first_rows, ids.dtype))
@@ -128,17 +132,18 @@ class EmbeddingTables(Layer):
 
 
 class Packing(NamedTuple):
-    """The place of each table in one tensor of G groups of R rows."""
+    """The rows of each of T tables in one tensor, which has G groups of R rows."""
 
-    first_rows: tuple[int, ...]  # [T], the row of the tensor in which each table begins
-    num_rows: int  # G R
+    first_rows: tuple[int, ...]  # [T], the tensor's row where each table begins
+    num_rows: int  # G R, the rows of the tensor
 
 
 def pack_tables(sizes: Sequence[int], *, num_groups: int) -> Packing:
     """Packs tables with `sizes` rows into groups with nearly equal numbers of rows.
 
-    Each table, the largest first, goes to the group with the fewest rows. So the largest group has
-    at most 4/3 of its rows in the best packing (Graham 1969, theorem 2).
+    The tables are taken from the largest to the smallest, and each one goes to the group with the
+    fewest rows. So the largest group has at most 4/3 of the rows that the largest group of the best
+    packing has (Graham 1969, theorem 2).
 
     >>> pack_tables([4, 1, 2], num_groups=2)
     Packing(first_rows=(0, 6, 4), num_rows=8)
@@ -158,13 +163,13 @@ def _table_name(i: int) -> str:
 
 
 class _PackedValues:
-    """The initial values of packed tables: each table's are the same as without packing."""
+    """Initial values of packed tables; each table has the same values as without packing."""
 
     def __init__(self, init: Initializer, sizes: Sequence[int], first_rows: Sequence[int]) -> None:
         self._init, self._sizes, self._first_rows = init, sizes, first_rows
 
     def key(self, root: random.Key, name: str) -> random.Key:
-        """Returns the key of the layer."""
+        """Returns the random key of the layer; `draw` derives each table's key from it."""
         layer, _, _ = name.rpartition("/")
         return path.key(root, layer) if layer else root
 

@@ -20,14 +20,16 @@ from lingo.ops.activations import Activation, activate
 from lingo.ops.dropout import DropoutForm
 
 HiddenBias = Literal["additive", "multiplicative"]
-"""The input of the last product: f(x w_in) + b or f(x w_in) * b (Zoph et al. 2022, app. C)."""
+"""How a bias b changes the hidden activations: additive is f(x w_in) + b, multiplicative is
+f(x w_in) * b (Zoph et al. 2022, app. C)."""
 
 
 class FeedForward(Layer):
     """Two matrix products with an activation between them (Vaswani et al. 2017, sec. 3.3).
 
-    With `gated`, there is a third product: (f(x w_gate) * (x w_in)) w_out (Shazeer 2020). `silu`
-    makes it SwiGLU, `gelu` GEGLU, `sigmoid` GLU, `identity` the bilinear layer.
+    With `gated`, there is a third product: (f(x w_gate) * (x w_in)) w_out (Shazeer 2020). With the
+    activation `silu` this is SwiGLU, with `gelu` GEGLU, with `sigmoid` GLU, and with `identity` the
+    bilinear layer.
 
     Weights:
         w_in: [D, F].
@@ -42,11 +44,12 @@ class FeedForward(Layer):
     dim: int  # width of the input and of the output
     hidden_dim: int | None = None  # F; None: 4 * dim
     activation: Activation = "relu"  # f
-    gated: bool = False  # whether x w_in is multiplied by f(x w_gate), instead of activated
-    dropout_rate: float = 0.0  # of the hidden activations
+    gated: bool = False  # whether the hidden activations are f(x w_gate) * (x w_in), not f(x w_in)
+    dropout_rate: float = 0.0  # dropout rate of the hidden activations
     dropout_form: DropoutForm = "element"  # what is dropped together
     use_bias: bool = False  # whether each product has a bias
-    hidden_bias: HiddenBias | None = None  # how b_hidden changes hidden activations; None: no b
+    # how b_hidden changes the hidden activations; None: there is no b_hidden
+    hidden_bias: HiddenBias | None = None
     init: Initializer = FanIn  # of the matrices; biases start at zero
 
     positionwise = True
@@ -66,7 +69,7 @@ class FeedForward(Layer):
             self.b_hidden = self.weight("b_hidden", [hidden_dim], axes=("mlp",), init=start)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns [B, T, D], in the layer's dtype, for x, [B, T, D], any float type."""
+        """Returns [B, T, D], in the layer's dtype; x is [B, T, D], any float type."""
         x = tf.cast(x, self.p.dtype)
         hidden = self._product("in", x, "btd,df->btf")
         if self.p.gated:

@@ -2,17 +2,18 @@
 
     with record_flops() as calls:
         task.batch_flops(specs)
-    calls[layer]        # its first call
+    calls[layer]        # the layer's first call
 
-A layer without an entry was not called: its parent counts it in another way, or not at all.
+If a layer has no entry, its `flops` was not called: its parent counts the layer's operations in
+another way, or not at all.
 
-A shape also identifies its tensor, as far as layers pass shapes on: the shape that `output_shape`
-returns for an input is the one tensor that the layer makes of it, and a new tuple or list is a new
-tensor.
+The record also tells which layers read the same tensor, for the estimate of memory. For this, a
+shape object stands for a tensor. The shape that a layer's `output_shape` returns for an input
+stands for the layer's output for this input. A new tuple or list stands for a new tensor.
 
     shape = conv.output_shape(shape)
-    norm.flops(shape)           # reads what `conv` makes
-    other.flops(tuple(shape))   # reads another tensor of this size
+    norm.flops(shape)           # norm reads the output of conv
+    other.flops(tuple(shape))   # other reads another tensor of the same size
 """
 
 from __future__ import annotations
@@ -30,33 +31,35 @@ if TYPE_CHECKING:
 
 
 class FlopsCall(NamedTuple):
-    """A call of a layer's `flops`."""
+    """A recorded call of a layer's `flops`: its arguments and its result."""
 
     shape: Any  # of the first input; a tuple of shapes if the layer takes several tensors
     flops: int  # of one forward call
-    memory_length: int | None = None  # length of the memory it attends to; None: as in `shape`
+    # length of the memory that the layer attends to; None: the length in `shape`
+    memory_length: int | None = None
 
 
 class TensorShape(tuple[Any, ...]):
-    """The shape of a tensor in a forward pass, with a number that identifies the tensor."""
+    """The shape of a tensor in a forward pass; its attribute `tensor` numbers the tensor."""
 
     tensor: int
 
 
 BATCH = 0
-"""The `TensorShape.tensor` of the batch's tensors, which are arguments of a step."""
+"""The `TensorShape.tensor` of all tensors of the batch, which are arguments of a step."""
 
 
 class Record(dict["Layer", FlopsCall]):
-    """The first call of each layer, and the tensors that layers make."""
+    """Layer -> first call of its `flops`; also numbers the tensors that layers compute."""
 
     def __init__(self) -> None:
         super().__init__()
         self._numbers = itertools.count(BATCH + 1)
-        self._outputs: dict[Any, int] = {}  # layer, input tensors, index of the output -> tensor
+        # (layer, numbers of the input tensors, index of the output) -> number of the output tensor
+        self._outputs: dict[Any, int] = {}
 
     def output(self, layer: Layer, shape: Any, index: int = 0) -> int:
-        """Returns the number of the tensor, output `index`, that a layer makes of an input."""
+        """Returns the number of a layer's output `index` for an input with the shape `shape`."""
         inputs = tuple(map(tensor_number, _shapes(shape)))
         key = layer, inputs, index
         return self._outputs.setdefault(key, next(self._numbers))
@@ -65,7 +68,10 @@ class Record(dict["Layer", FlopsCall]):
         return number_tensor(shape, next(self._numbers))
 
     def number_outputs(self, layer: Layer, shape: Any, result: Any, *, keeps: bool) -> Any:
-        """Returns the `result` of `output_shape` with the numbers of its tensors."""
+        """Returns `result`, which `output_shape` returned, with a number for each tensor in it.
+
+        With `keeps`, a shape that already has a number keeps it.
+        """
         indices: dict[int, int] = {}  # by id: a shape object that occurs twice is one tensor
 
         def number(value: Any) -> Any:
@@ -81,14 +87,14 @@ class Record(dict["Layer", FlopsCall]):
 
 
 def number_tensor(shape: Any, number: int) -> TensorShape:
-    """Returns a shape with the number of the tensor that it belongs to."""
+    """Returns the shape `shape` marked as the shape of tensor `number`."""
     numbered = TensorShape(shape)
     numbered.tensor = number
     return numbered
 
 
 def tensor_number(shape: Any) -> int | None:
-    """Returns the number of the tensor that a shape belongs to; None: it is not known."""
+    """Returns the number of the tensor that a shape belongs to; None if it is unknown."""
     return shape.tensor if isinstance(shape, TensorShape) else None
 
 
@@ -97,7 +103,7 @@ def _is_shape(shape: Any) -> bool:
 
 
 def _shapes(shape: Any) -> list[Any]:
-    """Returns the single shapes in nested tuples of shapes."""
+    """Returns a list of the shapes in nested tuples of shapes; a single shape is a list of one."""
     return [shape] if _is_shape(shape) else [single for part in shape for single in _shapes(part)]
 
 
@@ -118,7 +124,8 @@ def record_flops() -> Iterator[Record]:
 def record_calls(flops: Callable[..., int]) -> Callable[..., int]:
     """Wraps a layer's `flops` to add its calls to the current record, if there is one.
 
-    It passes `memory_length` on only if the layer takes it and it is not None.
+    The wrapper accepts `memory_length` for every layer. It passes `memory_length` on only if the
+    layer's `flops` has this parameter and the value is not None.
     """
     takes_memory = "memory_length" in inspect.signature(flops).parameters
 
@@ -137,7 +144,10 @@ def record_calls(flops: Callable[..., int]) -> Callable[..., int]:
 
 
 def record_outputs(output_shape: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a layer's `output_shape` to number the tensors of its result, if there is a record."""
+    """Wraps a layer's `output_shape`, so that shapes in its result carry tensor numbers.
+
+    Without a current record, the result stays as it is.
+    """
 
     @functools.wraps(output_shape)
     def call(self: Layer, shape: Any) -> Any:
@@ -152,15 +162,19 @@ def record_outputs(output_shape: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def passes_tensors(output_shape: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks an `output_shape` that may return an existing tensor: its input, or an inner layer's.
+    """Decorates an `output_shape` of a layer whose result may be its input or an inner layer's.
 
-    It must return the very shape object of such a tensor. Any other shape is a new tensor.
+    In this case `output_shape` must return the very shape object of that tensor. Any other shape
+    object stands for a new tensor.
     """
     vars(output_shape)["passes_tensors"] = True
     return output_shape
 
 
 def new_tensor(shape: Any) -> Any:
-    """Returns a shape for a tensor that no layer makes, such as the sum of two."""
+    """Returns a shape for a tensor that no layer computes, such as the sum of two tensors.
+
+    If calls are recorded, the shape gets the number of a new tensor.
+    """
     record = _record.get()
     return tuple(shape) if record is None else record.new_tensor(shape)

@@ -1,9 +1,9 @@
-"""Hidden state: values that a step reads though they are neither arguments nor in a checkpoint.
+"""Finds hidden state: values that a step reads, but that are neither arguments nor checkpointed.
 
 A step is a function of weights, states, the batch and the random key of (seed, step), so a run can
 be resumed and repeated. A layer that uses a `tf.Variable`, a TensorFlow random generator or a clock
-breaks this silently. Tracing the step finds it: TensorFlow reports each operation that a layer's
-call adds to a graph.
+breaks this silently. `refuse_hidden_state` finds such a layer while the step is traced, since
+TensorFlow reports each operation that a layer's call adds to a graph.
 """
 
 from __future__ import annotations
@@ -55,26 +55,28 @@ _HARMLESS = {
     "StatelessRandomGetAlg",
     "XlaCallModule",  # a program of JAX
 }
-"""Operations that TensorFlow calls stateful, but that only report, or keep no state here."""
+"""Operations that TensorFlow calls stateful, but that only print or check values, or whose state
+does not affect results here."""
 
 _CALLS = {"Case", "If", "StatefulPartitionedCall", "While"}
-"""Operations that call functions; they are stateful if an operation in a function is."""
+"""Operations that call functions. They count as stateful only if an operation in a function they
+call is stateful."""
 
 
 class _HiddenStateOp(NamedTuple):
-    """An operation that uses hidden state."""
+    """An operation of TensorFlow that uses hidden state, and where it was called."""
 
     kind: Kind
     op_type: str
-    where: str  # path and class of the layer, and the line of its file
+    where: str  # path and class of the layer, and the file and line of the code
 
 
 @contextlib.contextmanager
 def refuse_hidden_state() -> Iterator[None]:
-    """Raises ParamError if operations traced inside, or functions they call, use hidden state.
+    """Raises ParamError if operations traced in the `with` block use hidden state.
 
-    The message names the operation, and the path, class and line of the layer. Eager execution is
-    not checked.
+    Operations in functions that they call are checked, too. The message names the operation, and
+    the path, class and line of the layer. Eager execution is not checked.
     """
     if tf.executing_eagerly():
         yield
@@ -83,7 +85,8 @@ def refuse_hidden_state() -> Iterator[None]:
 
     traced = tf.compat.v1.get_default_graph()
     known, hidden = len(traced.get_operations()), list[_HiddenStateOp]()
-    thread = threading.get_ident()  # each replica traces in its own thread; all share callbacks
+    # each replica traces in its own thread, but callbacks are called for all threads
+    thread = threading.get_ident()
 
     def inspect_operation(
         op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
@@ -104,15 +107,15 @@ def refuse_hidden_state() -> Iterator[None]:
 
 
 def _refusal(hidden: list[_HiddenStateOp]) -> ParamError:
-    """Returns the error for the first random operation, or else for the first operation."""
-    # a generator reads its variable before it draws, but the draw is the one to name
+    """Returns the error for the first random operation; if there is none, for the first one."""
+    # a generator reads its variable before it draws, but the error should name the draw
     first = min(hidden, key=lambda operation: operation.kind != "random")
     return ParamError(f"{first.where}: {first.op_type} {_ADVICE[first.kind]}")
 
 
 @functools.cache
 def _kind(op_type: str) -> Kind | None:
-    """Returns the kind of hidden state that operations of a type use; None: they use none."""
+    """Returns the kind of hidden state that operations of a type use; None: no hidden state."""
     from tensorflow.python.framework import op_def_registry
 
     definition = op_def_registry.get(op_type)
@@ -127,22 +130,27 @@ def _kind(op_type: str) -> Kind | None:
 
 
 def _where(frame: FrameType | None) -> str:
-    """Returns the innermost Configurable with a method on the stack, and the method's line."""
+    """Returns the layer or other Configurable whose method is innermost on the stack.
+
+    The result is its path or class, with the file and line in the method.
+    """
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Configurable):
             name = str(owner) if isinstance(owner, Layer) else type(owner).__name__
             file = frame.f_code.co_filename
-            is_written = "__autograph_generated_file" not in file  # generated: a tf.function
+            # a tf.function has a generated file, whose lines mean nothing to the user
+            is_written = "__autograph_generated_file" not in file
             return f"{name}, {file}:{frame.f_lineno}" if is_written else name
         frame = frame.f_back
     return "the step"
 
 
 def _find_in_functions(graph: tf.Graph, known: int) -> Iterator[_HiddenStateOp]:
-    """Yields operations with hidden state in functions that were traced before the graph's calls.
+    """Yields operations with hidden state in the functions that a graph's operations call.
 
-    The first `known` operations of the graph are skipped.
+    It finds functions that were traced earlier, which TensorFlow's callbacks do not report. Calls
+    among the first `known` operations of the graph are skipped.
     """
     calls = [op.node_def for op in graph.get_operations()[known:] if op.type in _CALLS]
     if not calls:
@@ -161,7 +169,7 @@ def _find_in_functions(graph: tf.Graph, known: int) -> Iterator[_HiddenStateOp]:
 
 
 def _called_functions(node: Any) -> Iterator[str]:
-    """Yields the names of the functions that a node of a graph, a `NodeDef`, calls."""
+    """Yields the names of the functions that a `NodeDef`, a node of a graph, calls."""
     for value in node.attr.values():
         if value.HasField("func"):
             yield value.func.name

@@ -1,8 +1,8 @@
-"""Initial values of weights, drawn on the host: the same bits on every machine.
+"""Initial values of weights, drawn in NumPy with the same bits on every machine.
 
-An element depends only on the seed, the name of its weight and its index, so any slice can be drawn
-alone. All arithmetic is integer, or IEEE float64 operations that round the same everywhere; it uses
-no logarithm or cosine, whose last bit differs between processors.
+An element depends only on the seed, the name of its weight and the element's index, so any slice
+can be drawn alone. All arithmetic is integer, or IEEE float64 operations that round the same way on
+every processor. No logarithm or cosine is used, since their last bit differs between processors.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ from lingo.ops import random
 
 
 class InitialValue(Protocol):
-    """Draws the initial value of a weight: an `Initializer`, or a layer's private object."""
+    """Draws the initial value of a weight.
+
+    `Initializer` has this interface, and so do private classes of layers with special values.
+    """
 
     def key(self, root: random.Key, name: str) -> random.Key:
-        """Returns the random key for `draw`, made of a seed's key and the name of a weight."""
+        """Returns the key for `draw`, from the seed's key `root` and the name of a weight."""
         ...
 
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        """Returns the values of a weight or of a slice of it, as `Initializer.draw`."""
+        """Returns the initial values of a weight or of a slice of it; see `Initializer.draw`."""
         ...
 
 
 class Initializer(Configurable, interface=True):
     """The distribution of a weight's initial values.
 
-    Subclasses define `values`; one that needs the shape of the weight overrides `draw`.
+    A subclass defines `values`, or `draw` if it needs the shape of the weight.
     """
 
     def key(self, root: random.Key, name: str) -> random.Key:
@@ -47,9 +50,10 @@ class Initializer(Configurable, interface=True):
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        """Returns initial values of a weight of shape `shape`, or of a slice of it, float32.
+        """Returns the initial values of a weight of shape `shape`, or of a slice of it, float32.
 
-        `index` has slices of step 1 for the first axes; each output sums `fan_in` inputs.
+        `index` has slices of step 1 for the first axes; () is the whole weight. `fan_in` is the
+        number of inputs that each output of the layer sums.
         """
         u = _symmetric(key, shape, index)
         values = self.values(u, fan_in)
@@ -58,7 +62,10 @@ class Initializer(Configurable, interface=True):
         return values.astype(np.float32)
 
     def _check_values(self, u: np.ndarray, fan_in: int, values: Any) -> None:
-        """Raises ParamError unless values are finite, of the shape of `u`, and a function of it."""
+        """Checks that `values` are finite, have the shape of `u`, and depend on `u` alone.
+
+        Raises ParamError otherwise.
+        """
         where = f"{definition_line(type(self).values)}: {type(self).__name__}.values"
         is_numbers = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
         if not is_numbers or values.shape != u.shape:
@@ -75,12 +82,15 @@ class Initializer(Configurable, interface=True):
             )
 
     def values(self, u: np.ndarray, fan_in: int) -> np.ndarray:
-        """Returns the distribution's values for uniform u in (-1, 1), float64 of any shape."""
+        """Maps uniform random numbers in (-1, 1) to values of the distribution, element by element.
+
+        `u` and the result are float64, of any shape.
+        """
         raise NotImplementedError
 
 
 class Constant(Initializer):
-    """The same value for every element."""
+    """Gives every element the same value."""
 
     value: float = 0.0
 
@@ -92,7 +102,7 @@ class Constant(Initializer):
 
 
 class Uniform(Initializer):
-    """Uniform in [-limit, limit)."""
+    """The uniform distribution in [-limit, limit)."""
 
     limit: float  # half the width of the interval
 
@@ -101,9 +111,9 @@ class Uniform(Initializer):
 
 
 class TruncatedNormal(Initializer):
-    """A normal distribution cut at two standard deviations, rescaled to have `stddev`."""
+    """A normal distribution cut at two standard deviations, then scaled to the given `stddev`."""
 
-    stddev: float = 0.02  # of the values drawn
+    stddev: float = 0.02  # standard deviation of the values, after the cut
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "stddev")
@@ -113,7 +123,10 @@ class TruncatedNormal(Initializer):
 
 
 class FanIn(Initializer):
-    """Truncated normal of variance scale / fan_in, which preserves variance (LeCun et al. 1998)."""
+    """A truncated normal distribution with variance scale / fan_in (LeCun et al. 1998).
+
+    With a scale of 1, a linear layer's outputs have the variance of its inputs.
+    """
 
     scale: float = 1.0  # variance of an output / variance of an input
 
@@ -137,7 +150,10 @@ def _ranges(shape: Sequence[int], index: Sequence[slice]) -> list[range]:
 
 
 def _symmetric(key: random.Key, shape: Sequence[int], index: Sequence[slice]) -> np.ndarray:
-    """Returns uniform float64 values in (-1, 1), odd multiples of 2**-32, of the slice's shape."""
+    """Returns uniform random float64 values in (-1, 1) for a slice of a tensor of shape `shape`.
+
+    The values are odd multiples of 2**-32.
+    """
     numbers = np.zeros((), np.uint64)
     for size, indices in zip(shape, _ranges(shape, index), strict=True):
         digits = np.arange(indices.start, indices.stop, dtype=np.uint64)
@@ -146,7 +162,8 @@ def _symmetric(key: random.Key, shape: Sequence[int], index: Sequence[slice]) ->
     return (words.astype(np.float64) + 0.5) * 2.0**-31 - 1.0
 
 
-# cut_normal(u) = u P(u^2) / Q(u^2): a least-squares fit, with an error below 5e-9 on [-1, 1]
+# coefficients of cut_normal(u) = u P(u^2) / Q(u^2), a least-squares fit; its error is below 5e-9
+# on [-1, 1]
 _P = (
     1.196288015105263,
     -3.3520687461877516,
@@ -166,7 +183,10 @@ _Q = (
 
 
 def cut_normal(u: np.ndarray) -> np.ndarray:
-    """Returns quantiles of a unit normal cut at -2 and 2, for u = 2 P - 1, float64 of any shape."""
+    """Returns quantiles of a unit normal distribution cut at -2 and 2.
+
+    The quantile for a probability P is at u = 2 P - 1. `u` is float64, of any shape.
+    """
     square = u * u
     top, bottom = np.full_like(u, _P[-1]), np.full_like(u, _Q[-1])
     for p, q in zip(_P[-2::-1], _Q[-2::-1], strict=True):

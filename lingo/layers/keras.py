@@ -6,13 +6,13 @@
 
     Keras.params(factory=mobile_net)
 
-Keras holds values in variables. Here a variable stands for the value that a call gets from its
-context; the variable's own value is only the initial value:
+Keras holds values in variables. Here a call takes each variable's value from the call context. The
+value in the variable itself is only the initial value.
 
     variable of Keras              lingo
     trainable weight               weight: trained, averaged, frozen and saved by its path
-    other weight                   state: set by each step, saved
-    state of a seed generator      set by each call from its random key, never saved
+    non-trainable weight           state: set by each step, saved
+    state of a seed generator      set by each call from the layer's random key, never saved
 
 The factory is called when the weights are first asked for, and again to draw their initial values.
 It is not called when an experiment is built, since a run must choose its devices before Keras
@@ -54,7 +54,7 @@ _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mix
 
 
 class _Variables(NamedTuple):
-    """A layer of Keras and its variables, by their paths in it."""
+    """A layer of Keras and its variables: dicts of Keras's variable path -> variable."""
 
     layer: Any  # keras.Layer
     weights: dict[str, Any]
@@ -62,30 +62,31 @@ class _Variables(NamedTuple):
     seeds: dict[str, Any]
 
     def all(self) -> dict[str, Any]:
-        """Returns all variables by path."""
+        """Returns path -> variable, for weights, states and seeds."""
         return self.weights | self.states | self.seeds
 
 
 class Keras(Layer):
-    """Computes a layer or model of Keras, which a function of the user's file returns.
+    """Computes a layer or model of Keras, which a function in the user's file returns.
 
-    The layer has to be built, so that its variables are known: a functional model and a
-    `Sequential` with a `keras.Input` are; for others, call `build(shape)`. Variables start with the
-    values that they have when the function returns: drawn by Keras's initializers, from the
-    experiment's seed and the layer's path, or loaded. The `dtype` sets Keras's dtype policy for the
-    function.
+    The layer has to be built, so that its variables are known. A functional model is built, and so
+    is a `Sequential` with a `keras.Input`; for other layers, call `build(shape)`. Variables start
+    with the values that they have when the function returns. These values are loaded, or Keras's
+    initializers draw them from the experiment's seed and the layer's path. The `dtype` sets Keras's
+    dtype policy for the function.
 
     Keras's dropout draws per call, not per example, and its batch normalization computes statistics
-    per call, so both depend on how a batch is split. Each part of a step's batch gives a state a
-    value; the step sets the state to their mean, weighted by the number of examples. Regularizers
-    and `add_loss` add to the loss term `keras`, a mean over examples. Masks pass between Keras's
-    layers; lingo's inputs, such as segments, do not reach them.
+    per call. So both depend on how a batch is split into calls (by replicas, micro-batches or
+    accumulation). If several calls of a step set a state, the step sets it to the mean of their
+    values, weighted by the number of examples. Regularizers and `add_loss` add to the loss term
+    `keras`, a mean over examples. Masks pass between Keras's layers, but lingo's inputs, such as
+    segments, do not reach Keras's layers.
 
     Weights and states have the paths of Keras's variables: conv/kernel, conv_bn/moving_mean.
     """
 
     factory: Function  # returns a built keras.Layer or keras.Model
-    arguments: dict[str, Any] = {}  # of the factory, by name
+    arguments: dict[str, Any] = {}  # keyword arguments of the factory
     axes: dict[str, list[str | None]] = {}  # regex for weight paths -> logical axis of each dim
 
     _late: ClassVar[bool] = True
@@ -126,13 +127,13 @@ class Keras(Layer):
             The layer's results: float tensors of any shapes, of the policy's compute type.
 
         Raises:
-            ParamError: if it returns other tensors, creates variables, changes variables that are
-                not its own, or draws random numbers outside training.
+            ParamError: if the layer of Keras returns anything but float tensors, creates variables,
+                changes variables that are not its own, or draws random numbers outside training.
         """
         call, found = context.current(), self.variables()
         variables = found.all()
-        # Not `stateless_call`, which does the same, but does not convert the inputs of the
-        # outermost layer, and fails if only layers inside have an argument `training`.
+        # Not Keras's `stateless_call`: it does not convert the inputs of the outermost layer, and
+        # fails if only layers inside have an argument `training`.
         scope = keras.StatelessScope(
             [(v, _cast(self._value(found, name), v.dtype)) for name, v in variables.items()],
             collect_losses=True,
@@ -159,7 +160,10 @@ class Keras(Layer):
 
     @contextlib.contextmanager
     def _fix_frozen_norms(self, found: _Variables) -> Iterator[None]:
-        """Makes frozen batch normalizations compute as outside training, by `trainable = False`."""
+        """Makes batch normalizations with frozen weights compute as outside training.
+
+        In the `with` block their `trainable` is False, so Keras uses their moving statistics.
+        """
         frozen = context.current().frozen_weights
         norms = [
             layer
@@ -177,7 +181,7 @@ class Keras(Layer):
                 layer.trainable = True
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Returns the shape of the result for one tensor."""
+        """Returns the shape of the result for an input that is a single tensor of shape `shape`."""
         return tuple(self.variables().layer.compute_output_shape(tuple(shape)))
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
@@ -187,7 +191,11 @@ class Keras(Layer):
         return f"{self.path or type(self).__name__}: {label(self.p.factory)}"
 
     def _value(self, found: _Variables, name: str) -> tf.Tensor:
-        """Returns the value of a variable in this call, of the variable's shape."""
+        """Returns the value that the variable `name` has in this call, of the variable's shape.
+
+        The state of a seed generator is made from the layer's random key; it is zero outside
+        training.
+        """
         if name in found.weights:
             return self._read("weights", self._weights[name])
         if name in found.states:
@@ -197,7 +205,8 @@ class Keras(Layer):
             return tf.zeros([2], tf.int64)
         key = self.random_key(name)
         if call.rows is not None:
-            key = random.fold(key, call.rows[0])  # each part of a batch draws its own numbers
+            # each replica and micro-batch draws its own numbers
+            key = random.fold(key, call.rows[0])
         return tf.cast(tf.stack([key.high, key.low]), tf.int64)
 
     def _check_call(
@@ -238,12 +247,12 @@ class Keras(Layer):
         return found
 
     def _draw_values(self, key: random.Key) -> dict[str, np.ndarray]:
-        """Returns the initial values of all weights by path, any shapes, for the layer's key."""
+        """Returns path -> initial value, float32 of any shape, for all weights, from their key."""
         layer = self._make(seed=int(key.high) << 32 | int(key.low))
         return {v.path: np.asarray(v).astype(np.float32) for v in layer.weights}
 
     def _make(self, seed: int) -> Any:
-        """Returns the factory's layer; raises ParamError if it cannot be a layer here."""
+        """Calls the factory and returns its layer; raises ParamError if lingo cannot use it."""
         p = self.p
         layer = _call_factory(p.factory, p.arguments, policy=_POLICIES[p.dtype], seed=seed)
         if not isinstance(layer, keras.Layer):
@@ -263,7 +272,7 @@ class Keras(Layer):
         return layer
 
     def _match_axes(self, weights: Mapping[str, Any]) -> dict[str, Sequence[str | None]]:
-        """Returns the logical axes of each weight by path."""
+        """Returns path -> logical axis of each dim, for all weights, as the field `axes` says."""
         axes: dict[str, Sequence[str | None]] = {
             n: [None] * len(v.shape) for n, v in weights.items()
         }
@@ -290,7 +299,10 @@ class Keras(Layer):
 
 
 class _FactoryValue:
-    """The value of a variable when its factory returns; one call draws all variables' values."""
+    """Initial value of one weight or state: the variable's value when the factory returns.
+
+    One call of the factory draws the values of all its variables.
+    """
 
     def __init__(
         self, values: Callable[[random.Key], Mapping[str, np.ndarray]], variable: str
@@ -298,7 +310,7 @@ class _FactoryValue:
         self._values, self._variable = values, variable
 
     def key(self, root: random.Key, name: str) -> random.Key:
-        """Returns the key of the layer, which all of its variables share."""
+        """Returns the random key of the layer, which all of its variables share."""
         return path.key(root, name.removesuffix(self._variable).removesuffix("/"))
 
     def draw(
@@ -310,10 +322,11 @@ class _FactoryValue:
 def _call_factory(
     factory: Callable[..., Any], arguments: Mapping[str, Any], *, policy: str, seed: int
 ) -> Any:
-    """Returns a factory's result, the same for the same arguments.
+    """Returns a factory's result, with the same paths and values in every call.
 
-    Keras numbers layers without names per thread, and its policy is per thread, too; so a new
-    thread gives the same paths each time. It draws seeds by Python's `random`.
+    The factory runs in a new thread, since Keras keeps its dtype policy and the numbers in the
+    names of unnamed layers per thread. Keras draws its seeds by Python's `random`, which is seeded
+    with `seed`.
     """
 
     def call() -> Any:
@@ -333,7 +346,7 @@ def _call_factory(
 
 @contextlib.contextmanager
 def _seed_generators(seed: int) -> Iterator[None]:
-    """Seeds the global generators of Python and NumPy in a `with` block."""
+    """Seeds the global generators of Python and NumPy in a `with` block, and restores them."""
     python, numpy = python_random.getstate(), np.random.get_state()
     python_random.seed(seed)
     np.random.seed([seed >> 32, seed & 0xFFFFFFFF])
@@ -345,5 +358,8 @@ def _seed_generators(seed: int) -> Iterator[None]:
 
 
 def _cast(value: tf.Tensor, dtype: str) -> tf.Tensor:
-    """Returns a value in a variable's type; states are kept as floats, integer ones included."""
+    """Casts a value to a variable's dtype, with rounding if it is an integer type.
+
+    lingo keeps all states as floats, even if Keras's variable holds integers.
+    """
     return tf.cast(value if tf.as_dtype(dtype).is_floating else tf.round(value), dtype)

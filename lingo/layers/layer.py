@@ -1,8 +1,9 @@
 """The base class of layers: `setup` declares, `__call__` computes.
 
-`setup` builds children and declares weights, states and caches in pure Python. It needs neither
-TensorFlow nor memory for tensors, so a trillion parameters are counted in no time. `__call__` is a
-function of its inputs and of the call context; a layer never stores a tensor.
+`setup` builds the layers inside and declares weights, states and caches in pure Python. It needs
+neither TensorFlow nor memory for tensors, so a trillion parameters are counted in no time.
+`__call__` is a function of its inputs and of the call context (`lingo.layers.context`). A layer
+never stores a tensor.
 
 Axes: B batch, C positions of a chunk, D model width, S positions of a cache.
 
@@ -41,19 +42,22 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class Layer(LayerTree, Configurable, interface=True):
-    """A computation with weights."""
+    """Base class of layers: a computation with weights, which `setup` declares."""
 
     dtype: Dtype = "float32"  # of the computation; weights are stored as float32
 
     positionwise: ClassVar[bool] = False
     """Whether, outside training, a result depends only on the inputs at its own position.
 
-    It describes the class itself; layers inside have their own `positionwise`. A class that
-    redefines `__call__` inherits neither this nor `step`: both may be wrong for the new one."""
+    It describes the class itself. Layers inside have their own `positionwise`. A subclass that
+    redefines `__call__` inherits neither `positionwise` nor `step`, since both may be wrong for the
+    new `__call__`."""
 
     products: ClassVar[tuple[Product, ...]] = ()
-    """The products that `__call__` computes from `operands`. A product is skipped if its weight is
-    not declared, such as the weight of an optional gate. Layers inside have their own products."""
+    """The matrix products and convolutions in `__call__`, which gets their factors by `operands`.
+
+    A product is skipped if its weight is not declared, such as the weight of an optional gate.
+    Layers inside have their own `products`."""
 
     _fits_parent: ClassVar[bool] = True
 
@@ -111,9 +115,13 @@ class Layer(LayerTree, Configurable, interface=True):
     ) -> Any:
         """Declares a trained tensor; assign the result to the attribute of the same name.
 
-        `shape` has no stacked axes, and `axes` has the logical axis of each dim. `init` is `FanIn`
-        by default. `fan_in` is the number of inputs that each output sums, by default the first
-        dim. `dtype` is the type that reading returns, by default the layer's.
+        Args:
+            name: attribute and last part of the path.
+            shape: shape for one layer, without the axis along which `Repeat` stacks layers.
+            axes: logical axis of each dim of `shape`.
+            init: distribution of the initial value; None: `FanIn`.
+            fan_in: number of inputs that each output sums; None: the size of the first dim.
+            dtype: dtype in which `self.<name>` is read; None: the layer's.
         """
         return self._declare("weights", name, shape, axes, init or FAN_IN, fan_in, dtype)
 
@@ -128,11 +136,11 @@ class Layer(LayerTree, Configurable, interface=True):
     ) -> Any:
         """Declares a moving statistic, float32; a step sets it to decay * old + (1 - decay) * mean.
 
-        The mean is over all values that the step's calls pass to `self.batch_statistic(name, ...)`;
-        if their weights sum to 0, the statistic stays. With `decay=0` it is the latest mean. It
-        starts at `init`, by default zeros.
-        With `shown`, TensorBoard shows its elements over time, relative to their mean. This is for
-        a vector of shares, such as the load per expert; other shapes raise ParamError.
+        The mean is the weighted mean of all values that the step's calls pass to
+        `self.batch_statistic(name, ...)`. If their weights sum to 0, the statistic does not change.
+        With `decay=0` the statistic is the latest mean. It starts at `init`, by default zeros.
+        With `shown`, TensorBoard shows the statistic's elements over time, relative to their mean.
+        This is for a vector of shares, such as the load per expert; other shapes raise ParamError.
         """
         if shown and len(shape) != 1:
             raise ParamError(
@@ -153,16 +161,18 @@ class Layer(LayerTree, Configurable, interface=True):
         position_axis: int = 0,
         dtype: Dtype | Literal["int8"] | None = None,
     ) -> Any:
-        """Declares a cache for `step`, initially zeros, by default of the layer's dtype.
+        """Declares a tensor that `step` keeps from one step to the next; it starts as zeros.
 
         Args:
             name: attribute and last part of the path.
-            shape: shape for one example, and one position if `per_position`. The first step sets
-                the size of a dim that is 0 here.
+            shape: shape for one example, or with `per_position` for one position of one example.
+                The first step sets the size of a dim that is 0 here.
             axes: logical axis of each dim of `shape`.
-            per_position: whether each position has an entry. If so, reading returns
-                [B, S, *shape], where decoding has room for S positions; else [B, *shape].
+            per_position: whether each position has an entry. If so, `self.<name>` is
+                [B, S, *shape], where decoding has room for S positions. Otherwise it is
+                [B, *shape].
             position_axis: index in `shape` before which S is inserted.
+            dtype: dtype of the cache; None: the layer's.
         """
         spec = self._declare("caches", name, shape, axes, ZEROS, 1, dtype)
         spec = spec._replace(per_position=per_position, position_axis=position_axis)
@@ -172,10 +182,10 @@ class Layer(LayerTree, Configurable, interface=True):
     # ---- for `__call__`
 
     def operands(self, product: str, **activations: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the operands of one of `products`: its activations in order, then its weight.
+        """Returns the factors of the product named `product`: its activations, then its weight.
 
-        A wrapper around the layer, such as `Quantized`, may change them. Activations are [B, ...],
-        any float type.
+        A wrapper around the layer, such as `Quantized`, may change these tensors. The result has
+        the activations in the order of the arguments. Activations are [B, ...], any float type.
         """
         values = dict(activations)
         if product in self.__dict__.get("_weights", {}):
@@ -186,9 +196,9 @@ class Layer(LayerTree, Configurable, interface=True):
     def result_scale(self, product: str) -> tf.Tensor | None:
         """Returns the scale of a product's integer results, float32 [channels], or None.
 
-        Outside training a product in a `Quantized` multiplies integers, so each exact result is an
-        integer times this scale: the input's scale times the weight's. None in training, and for a
-        product whose operands are not integers times such scales.
+        Outside training, a product inside a `Quantized` multiplies integers. Each exact result is
+        then an integer times this scale, which is the input's scale times the weight's scale. The
+        scale is None in training, and for a product whose factors are not scaled integers.
         """
         scale = context.current().result_scales.get(path.join(self.path, product))
         return None if scale is None else scale(getattr(self, product))
@@ -196,9 +206,9 @@ class Layer(LayerTree, Configurable, interface=True):
     def batch_statistic(self, name: str, total: tf.Tensor, weight: tf.Tensor) -> None:
         """Adds this call's contribution to the mean that updates a state.
 
-        `total`, of the state's shape, is the weighted sum over examples; `weight`, a scalar, is the
-        sum of their weights. Both have any number type. A value that does not depend on examples
-        has the weight 1.
+        `total` is the weighted sum over examples, with the state's shape. `weight`, a scalar, is
+        the sum of the examples' weights. Both have any number type. Pass the weight 1 for a value
+        that does not depend on examples.
         """
         value = {"sum": tf.cast(total, tf.float32), "weight": tf.cast(weight, tf.float32)}
         context.current().sides.add({"batch_statistics": {path.join(self.path, name): value}})
@@ -206,7 +216,7 @@ class Layer(LayerTree, Configurable, interface=True):
     def has_frozen_weights(self) -> bool:
         """Returns whether the layer itself declares weights, and training changes none of them.
 
-        In a scan over layers, a weight counts as frozen if it is frozen in all of them.
+        In a scan over layers, a weight counts as frozen if it is frozen in every layer.
         """
         frozen = context.current().frozen_weights
         return bool(self._weights) and all(
@@ -214,25 +224,32 @@ class Layer(LayerTree, Configurable, interface=True):
         )
 
     def side_loss(self, term: str, total: tf.Tensor) -> None:
-        """Adds an auxiliary loss: a scalar of any float type, the sum over the call's examples."""
+        """Adds an auxiliary loss to the step's loss.
+
+        `total`, a scalar of any float type, is the sum of the loss over the call's examples.
+        """
         context.current().sides.add({"losses": {term: tf.cast(total, tf.float32)}})
 
     def side_metric(self, name: str, state: Mapping[str, tf.Tensor]) -> None:
-        """Adds a metric's additive state, summed over all layers: tensors of any shape and type.
+        """Adds to a metric's sums, such as {"sum": ..., "weight": ...}, over all layers and calls.
 
-        For one value per layer, use `state(shown=True)`.
+        The tensors have any shape and type. For one value per layer, use `state(shown=True)`.
         """
         value = {part: tf.cast(v, tf.float32) for part, v in state.items()}
         context.current().sides.add({"metrics": {name: value}})
 
     def new_cache(self, name: str, value: tf.Tensor) -> None:
-        """Sets a cache for the next step to a value [B, ...] of the shape that reading returns."""
+        """Sets the value that `self.<name>`, a cache, has in the next step.
+
+        `value`, [B, ...], has the shape in which the cache is read.
+        """
         context.current().sides.caches[path.join(self.path, name)] = value
 
     def random_key(self, name: str = "") -> random.Key:
-        """Returns the random key of this layer in this step, the same with and without a scan.
+        """Returns this layer's random key in this step; keys with different names are independent.
 
-        Raises RuntimeError if the call context has no key.
+        A layer gets the same key in a scan over stacked layers as outside of it. Raises
+        RuntimeError if the call context has no key.
         """
         call = context.current()
         if call.key is None:
@@ -244,12 +261,14 @@ class Layer(LayerTree, Configurable, interface=True):
 
     @accept_inputs
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Computes the next positions, reading the caches of earlier ones.
+        """Computes the next positions; reads what earlier steps cached.
 
-        Steps over consecutive chunks of any lengths together return the result of `__call__` for
-        the whole input; one step returns [B, C, ...]. By default a step calls the layer if it and
-        all layers inside are `positionwise`. Otherwise it computes all positions so far again. This
-        is slow, and correct only if the layer is causal: no result depends on later positions.
+        One step returns [B, C, ...]. The results of steps over consecutive chunks of any lengths,
+        joined, equal the result of `__call__` for the whole input.
+
+        By default, a step calls the layer if it and all layers inside are `positionwise`. Otherwise
+        the step computes all positions so far again. That is slow, and is correct only if the layer
+        is causal, which means that no result depends on later positions.
 
         Args:
             x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
@@ -270,29 +289,37 @@ class Layer(LayerTree, Configurable, interface=True):
 
     @record_calls
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations of one call's matrix products; a multiply-add counts as two."""
+        """Returns the operations of one call's matrix products; a multiply-add counts as two.
+
+        `shape` is the shape of the input. Layers inside count only if this method calls their
+        `flops`.
+        """
         return 0
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        """Returns the tensors that a call's forward pass keeps for the gradient.
+        """Returns the tensors that a call's forward pass keeps for the gradient; None: unknown.
 
-        Layers inside return their own, except those that `flops` does not call: this list has
-        theirs, too. None: unknown, and plans name the class. The default is [] for a layer of lingo
-        that has layers inside and no `products`, else None.
+        Layers inside return their own tensors. But if `flops` does not call the `flops` of a layer
+        inside, this list also has that layer's tensors. If the result is None, memory plans name
+        the class as unknown. The default is [] for one of lingo's own layers that has layers inside
+        and no `products`, else None.
         """
         is_known = is_lingos(type(self)) and not self.products and any(self.inner_layers())
         return [] if is_known else None
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
-        """Returns the layer's own requirements on a batch; `shape` has None for unknown sizes."""
+        """Returns the requirements of the layer itself on a batch; `shape` is its input's shape.
+
+        Unknown sizes in `shape` are None.
+        """
         return BatchRequirements()
 
     def empty_caches(self, *, batch_size: Any, length: Any) -> dict[str, tf.Tensor]:
-        """Returns the caches of the tree before the first step, by program path.
+        """Returns path -> zeros, for each cache of this layer and of the layers inside.
 
-        They are zeros, [stacked axes, B, *shape] or, with `per_position`, [stacked axes, B, S,
-        *shape], with room for S positions. `batch_size` is B and `length` is S, ints or int32
-        scalars.
+        Decoding starts with these caches. Stacked layers have one tensor. A cache is
+        [stacked axes, B, *shape], or with `per_position` [stacked axes, B, S, *shape], which has
+        room for S positions. `batch_size` is B and `length` is S, both ints or int32 scalars.
         """
         caches = {}
         for where, spec in self.caches().items():
@@ -346,7 +373,10 @@ class Layer(LayerTree, Configurable, interface=True):
 
 
 def _own_attributes(cls: type[Layer]) -> dict[str, Any]:
-    """Returns by name the attributes that a class, or its mixin that is no layer, redefines."""
+    """Returns name -> value of the attributes that a class, or a non-layer mixin, redefines.
+
+    Only the attributes that `Layer.__init_subclass__` treats are returned.
+    """
     own = {}
     for name in ("__call__", "step", "positionwise", "flops", "output_shape"):
         owner = next((base for base in cls.__mro__ if name in vars(base)), Layer)
@@ -356,7 +386,7 @@ def _own_attributes(cls: type[Layer]) -> dict[str, Any]:
 
 
 def _with_name_scope(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a call in a name scope of the layer, for graphs, profiles and errors."""
+    """Wraps a layer's `__call__` in a name scope, so that graphs, profiles and errors name it."""
 
     @functools.wraps(call)
     def call_in_scope(self: Layer, *args: Any, **kwargs: Any) -> Any:

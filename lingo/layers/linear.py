@@ -1,4 +1,4 @@
-"""A matrix product.
+"""The dense layer: a matrix product with an optional bias.
 
 Axes: D input width, F output width.
 """
@@ -16,7 +16,7 @@ from lingo.layers.residual import Residual, ResidualCall, batch_residual
 
 
 class Linear(Layer):
-    """y = x w + b on the last axis.
+    """A dense layer, y = x w + b, on the last axis of x.
 
     Weights:
         w: [D, F].
@@ -39,7 +39,7 @@ class Linear(Layer):
             self.b = self.weight("b", [p.output_dim], axes=p.axes[1:], init=ZEROS)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns y, [..., F], in the layer's dtype, for x, [..., D], any float type."""
+        """Returns y, [..., F], in the layer's dtype; x is [..., D], any float type."""
         # not einsum: the gradient of "...d,df->...f" takes 100 times as long
         y = tf.tensordot(*self.operands("w", input=tf.cast(x, self.p.dtype)), 1)
         return y + self.b if self.p.use_bias else y

@@ -1,4 +1,4 @@
-"""Normalization of each position over its features, or of an example over groups of channels.
+"""Normalization layers: over the features of a position, or over groups of an image's channels.
 
 Axes: B batch, D width, C channels, G groups.
 """
@@ -18,13 +18,13 @@ from lingo.ops.shape import sizes_of
 
 
 class Norm(Layer, interface=True):
-    """Normalizes the last axis. Statistics are float32 whatever the type of the input."""
+    """Base class of normalization layers; statistics are float32 whatever the input's type."""
 
     dim: int  # width of the input
     epsilon: float = 1e-6  # added to the mean square or variance
 
     takes_scale: ClassVar[bool] = False
-    """Whether a call takes the `scale` of its input, as `Layer.result_scale` returns it."""
+    """Whether `__call__` has an argument `scale`, for the `Layer.result_scale` of its input."""
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "epsilon")
@@ -45,7 +45,7 @@ class Norm(Layer, interface=True):
         return [
             Residual(1, size, axes, origin="input"),
             Residual(1, size, axes, is_elementwise=True),
-            # the next product reads all features of the result
+            # the next matrix product reads all features of the result, so it is not sharded there
             Residual(1, size, (*SEQUENCE_AXES, None), origin="output", is_elementwise=True),
         ]
 
@@ -54,11 +54,11 @@ class RmsNorm(Norm):
     """y = scale * x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, eq. 4).
 
     Weights:
-        scale: [D], initially ones, or zeros with `adds_one`; with `use_scale`.
+        scale: [D], with `use_scale`; initially ones, or with `adds_one` zeros.
     """
 
-    use_scale: bool = True  # whether trained numbers multiply the features
-    adds_one: bool = False  # whether 1 + scale multiplies the features, as in Gemma
+    use_scale: bool = True  # whether a trained scale multiplies the features
+    adds_one: bool = False  # whether the features are multiplied by 1 + scale, as in Gemma
 
     positionwise = True
 
@@ -105,12 +105,12 @@ class LayerNorm(Norm):
 class GroupNorm(Norm):
     """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta (Wu and He 2018, eq. 1).
 
-    Mean and variance are over all positions and the C / G channels of a group, of one example: no
-    result depends on other examples, and there are no moving averages. One group is layer
-    normalization over the whole image; C groups are instance normalization.
+    The mean and variance of an example's group are over all positions and the group's C / G
+    channels. No result depends on other examples, and there are no moving averages. With one group
+    this is layer normalization over the whole image, with C groups instance normalization.
 
     Weights:
-        gamma: [C], initially ones, or zeros with `zero_init`.
+        gamma: [C], initially ones, or with `zero_init` zeros.
         beta: [C], initially zeros.
     """
 

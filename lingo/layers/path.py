@@ -1,10 +1,10 @@
-"""Paths of weights: one name per layer, though a program may stack the tensors of many layers.
+"""Paths that name weights, the same ones whether a program stacks the tensors of layers or not.
 
-A path is attribute names and indices joined by "/": `model/stack/layers/3/ffn/w_in`. Where a
-program stores the weights of identical layers in one tensor, the index is a slice:
-`model/stack/layers/[0:12]/ffn/w_in` is the *program path* of 12 weights stacked along a leading
-axis; `[1:12:2]` stands for every second layer. Names outside the program are the same whether
-layers are stacked or not.
+A path is attribute names and indices joined by "/", such as `model/stack/layers/3/ffn/w_in`. A
+program may store the weights of identical layers in one tensor, stacked along a leading axis. The
+name of this tensor, its *program path*, has a slice in place of the index:
+`model/stack/layers/[0:12]/ffn/w_in` has 12 weights. `[1:12:2]` stands for every second layer.
+Checkpoints and experiments always name single weights, so they do not depend on the stacking.
 """
 
 from __future__ import annotations
@@ -29,31 +29,34 @@ def join(*parts: str) -> str:
 
 
 def index_range(part: str) -> range | None:
-    """Returns the layer indices that a path part stands for, or None if it is not a slice."""
+    """Returns the layer indices of a path part such as "[0:12]"; None if it is not a slice."""
     match = _SLICE.fullmatch(part)
     return range(int(match[1]), int(match[2]), int(match[3] or 1)) if match else None
 
 
 def slice_part(start: int, stop: int, step: int = 1) -> str:
-    """Returns the path part for layers start, start + step, ... below stop."""
+    """Returns the path part, such as "[0:12]", for layers start, start + step, ... below stop."""
     return f"[{start}:{stop}]" if step == 1 else f"[{start}:{stop}:{step}]"
 
 
 @functools.cache
 def stack_shape(path: str) -> tuple[int, ...]:
-    """Returns the sizes of the stacked axes of a program path: () if nothing is stacked."""
+    """Returns the sizes of the stacked axes of the tensor at a program path; () without any."""
     if "[" not in path:  # fast path: there may be many names of single weights
         return ()
     return tuple(len(r) for part in path.split("/") if (r := index_range(part)) is not None)
 
 
 def scale_of(where: str) -> str:
-    """Returns the path of the scale that belongs to the 8-bit weight at a program path."""
+    """Returns the path of the scale of an 8-bit weight, from the weight's program path."""
     return f"{where}:scale"
 
 
 def names(path: str) -> list[str]:
-    """Returns the name of every weight in the tensor of a program path, in row-major order."""
+    """Returns the paths of the single weights in the tensor at a program path.
+
+    They are in row-major order of the stacked axes.
+    """
     choices = [
         list(map(str, r)) if (r := index_range(p)) is not None else [p] for p in path.split("/")
     ]
@@ -61,9 +64,11 @@ def names(path: str) -> list[str]:
 
 
 def key(root: random.Key, path: str, indices: Mapping[str, Any] | None = None) -> random.Key:
-    """Returns the random key of a path, the same whether its layers are stacked or not.
+    """Derives the random key of a path from the key `root`.
 
-    `indices` maps a program path ending in a slice to the current index, an int or an int32 tensor.
+    A layer gets the same key whether it is stacked with others or not. For stacked layers,
+    `indices` maps each program path that ends in a slice to the index of the current layer, an int
+    or an int32 tensor.
     """
     prefix = ""
     for part in path.split("/"):
@@ -76,10 +81,10 @@ def key(root: random.Key, path: str, indices: Mapping[str, Any] | None = None) -
 
 
 class LayerWeights(Mapping[str, np.ndarray]):
-    """Path -> float32 array: reading one layer's weight slices a program's stacked tensor."""
+    """Path of a single weight -> float32 array, a read-only view of a program's stacked tensor."""
 
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Takes program path -> float32 [*stacked axes, ...]."""
+        """Takes the program's tensors: program path -> float32 [*stacked axes, ...]."""
         self._weights = weights
         self._places = {
             name: (where, i) for where in weights for i, name in enumerate(names(where))

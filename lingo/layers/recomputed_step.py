@@ -1,12 +1,12 @@
-"""The step of a layer that defines none: it computes all positions so far again.
+"""The decoding step of a layer without its own `step`: it computes all positions so far again.
 
     past[index : index + C] = x            # a cache with room for S positions
-    return layer(past)[index : index + C]  # computes all S positions: every step has the same shape
+    return layer(past)[index : index + C]  # computes all S positions, so all steps have one shape
 
 Positions that are not known yet are zeros with segment 0, like padding in training. The results of
 earlier steps are final, so the layer has to be *causal*: no result may depend on later positions.
-The first step checks this (`SideOutputs.is_causal`): it computes the layer once more, with other
-values at later positions.
+The first step checks this: it computes the layer a second time with other values at later
+positions, and compares the results (`SideOutputs.is_causal`).
 
 Axes: B batch, C positions of a chunk, S positions that decoding has room for, D model width.
 """
@@ -46,10 +46,10 @@ def recompute_step(
     Raises RuntimeError if the call context has no `decode_length`.
 
     Args:
-        layer: caches x and the further inputs below its path.
+        layer: the layer; caches of x and of the further inputs have paths below the layer's path.
         x: [B, C, ...], any type: positions index, ..., index + C - 1 of the input.
         index: int32 scalar, the number of positions computed before.
-        inputs: further inputs for these positions; a memory in the first step only.
+        inputs: further inputs for these positions; a memory is given in the first step only.
         compute: method of the layer that maps x and `inputs` to the result; None: `__call__`.
     """
     _report(_path_pattern(layer), type(layer).__name__)
@@ -80,9 +80,10 @@ def recompute_step(
 
 
 def _extend(layer: Layer, name: str, new: tf.Tensor | None, index: tf.Tensor) -> Any:
-    """Returns the cached input, [B, S, ...], with new values, [B, C, ...], from `index` on.
+    """Writes new values, [B, C, ...], into the cached input `name` from position `index` on.
 
-    None if there are no values, neither new nor cached.
+    Returns the whole input, [B, S, ...]. If `new` is None, the result is the cached input, or None
+    if nothing is cached.
     """
     old = _read(layer, name)
     if new is None:
@@ -101,7 +102,7 @@ def _change_later(layer: Layer, new: tf.Tensor | None) -> Any:
         return None
     repeated, positions = _repeat(layer, new), tf.range(_length(layer))
     positions = tf.reshape(positions, [1, -1, *[1] * (len(new.shape) - 2)])
-    # Not zeros, which unknown positions have. Nor a repetition, which has the same mean as `new`.
+    # Zeros would not differ from unknown positions. A mere repetition has the same mean as `new`.
     if new.dtype.is_floating:
         other = 1 - repeated
     else:  # 0 and 1: ids that every vocabulary has
@@ -111,7 +112,7 @@ def _change_later(layer: Layer, new: tf.Tensor | None) -> Any:
 
 
 def _repeat(layer: Layer, new: tf.Tensor | None) -> Any:
-    """Returns values, [B, C, ...], repeated up to [B, S, ...]."""
+    """Repeats values, [B, C, ...], along the positions up to [B, S, ...]."""
     if new is None:
         return None
     return tf.gather(new, tf.range(_length(layer)) % size_of(new, 1), axis=1)
@@ -123,7 +124,8 @@ def _is_close(y: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     difference = tf.reduce_max(tf.abs(tf.cast(y - other, tf.float32)), axis=axes)
     largest = tf.reduce_max(tf.abs(tf.cast(y, tf.float32)), axis=axes)
     rounding = 1e-3 if y.dtype.size >= 4 else 0.05
-    return tf.logical_not(difference > rounding * largest)  # true for nan, which says nothing
+    # a nan counts as equal, since it says nothing about causality
+    return tf.logical_not(difference > rounding * largest)
 
 
 def _write(layer: Layer, name: str, value: tf.Tensor) -> tf.Tensor:
@@ -146,12 +148,12 @@ def _length(layer: Layer) -> Any:
 
 
 def _path_pattern(layer: Layer) -> str:
-    """Returns the path of a layer with a * for the index of each stack."""
+    """Returns a layer's path with * in place of indices: all layers of a stack have one pattern."""
     parts = layer.path.split("/")
     return "/".join("*" if p.isdigit() or path.index_range(p) else p for p in parts)
 
 
-@functools.cache  # once in a process, however often a program is traced
+@functools.cache  # warns once per layer in a process, however often a program is traced
 def _report(where: str, name: str) -> None:
     _log.warning(
         "%s: decoding computes %s again for all positions before each new token, which is slow, as"

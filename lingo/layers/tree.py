@@ -1,6 +1,8 @@
-"""The tree of layers: each layer's children, and the program paths of what they declare.
+"""The tree of layers: the layers inside each layer, and the paths of the tensors they declare.
 
-A layer gets its paths when its root is built: until then they start at the layer itself.
+A *program path* names a tensor of the program; layers that are stacked in one tensor have a slice
+in place of an index: `stack/layers/[0:12]/ffn/w_in` (`lingo.layers.path`). A layer gets its final
+path when the root of its tree is built. Until then, its paths start at the layer itself.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from lingo.layers.layer import Layer
 
 MAX_TENSORS = 500_000
-"""The largest number of weights of a tree; each one has its own name in checkpoints."""
+"""The largest number of weights of a tree, since each has its own name in checkpoints."""
 
 _NOT_IN_SCOPES = re.compile(r"[^\w.\-/]")  # the brackets of a slice, among others
 
@@ -28,41 +30,43 @@ class ParamSpec(NamedTuple):
 
     path: str  # program path
     shape: tuple[int, ...]  # for one layer, without stacked axes; of a cache, for one example
-    axes: tuple[str | None, ...]  # logical axis of each dim; None for a dim without one
-    dtype: str  # that reading `self.w` returns; weights and states are stored as float32
+    axes: tuple[str | None, ...]  # logical axis of each dim; None: the dim has no logical axis
+    dtype: str  # dtype in which `self.w` is read; weights and states are stored as float32
     init: InitialValue  # distribution of the initial value
     fan_in: int  # number of inputs that each output sums
-    decay: float | None = None  # per step, of a moving statistic; None for a weight or a cache
-    stack_axes: tuple[str, ...] = ()  # logical axes of the stacked axes, which lead
+    decay: float | None = None  # decay per step of a moving statistic; None: a weight or a cache
+    stack_axes: tuple[str, ...] = ()  # logical axes of the stacked axes, which come first
     per_position: bool = False  # whether a cache has an entry of this shape for each position
     position_axis: int = 0  # index in `shape` before which the axis of positions is inserted
     shown: bool = False  # whether TensorBoard shows a moving statistic over time
 
     @property
     def program_shape(self) -> tuple[int, ...]:
-        """The shape of the program's tensor, stacked axes first."""
+        """The shape of the tensor in the program, with the stacked axes first."""
         return path.stack_shape(self.path) + self.shape
 
     @property
     def num_stacked(self) -> int:
-        """The number of leading axes along which the program stacks separate weights."""
+        """The number of leading axes along which the program stacks the weights of layers."""
         return len(path.stack_shape(self.path))
 
     @property
     def size(self) -> int:
-        """The number of elements of the program's tensor."""
+        """The number of elements of the tensor in the program, all stacked layers together."""
         return math.prod(self.program_shape)
 
 
 class _Child(NamedTuple):
     layer: Layer
-    axis: str | None  # the logical axis along which the child's weights are stacked
+    axis: str | None  # logical axis along which the child's weights are stacked; None: not stacked
 
 
 class LayerTree:
-    """A layer and the tree of layers inside it; `path` is its program path from the root layer."""
+    """Base class of `Layer` with the tree of layers inside it."""
 
     path: ClassVar[str] = ""
+    """The layer's program path from the root of its tree; "" for a root."""
+
     stack_axes: ClassVar[tuple[str, ...]] = ()
     """Logical axes along which the program stacks copies of the layer."""
 
@@ -73,25 +77,28 @@ class LayerTree:
 
     @property
     def declares_late(self) -> bool:
-        """Whether some weights of the tree are known only once TensorFlow has its devices."""
+        """Whether a layer of the tree cannot declare its weights in `setup`, as `Keras` cannot.
+
+        Such weights are known only after TensorFlow has its devices.
+        """
         return any(layer._late for layer in self.tree())
 
     def declare_late(self) -> None:
-        """Declares what `setup` cannot know; called whenever weights or states are asked for."""
+        """Declares weights and states that `setup` cannot know; called when they are listed."""
 
     def __str__(self) -> str:
-        """Returns the layer's name in errors: its path, unless it is a root, and its class."""
+        """Returns the layer's name for errors: path and class, or the class alone for a root."""
         name = type(self).__name__
         return f"{self.path} ({name})" if self.path else name
 
     def tree(self) -> Iterator[Layer]:
-        """Yields every layer of the tree, this one first, and stacked copies once."""
+        """Yields every layer of the tree, this layer first; stacked copies are one layer."""
         yield cast("Layer", self)
         for child in self.inner_layers():
             yield from child.tree()
 
     def inner_layers(self) -> Iterator[Layer]:
-        """Yields the layers directly inside this one, and stacked copies once."""
+        """Yields the layers directly inside this one; stacked copies are one layer."""
         for child in self.__dict__.get("_children", {}).values():
             yield child.layer
 
@@ -108,7 +115,10 @@ class LayerTree:
         return self._collect_specs("caches")
 
     def declarations(self) -> Iterator[ParamSpec]:
-        """Yields the weights, states and caches of this layer alone; each `path` is its name."""
+        """Yields the weights, states and caches that this layer itself declares.
+
+        The `path` of each is its name in this layer.
+        """
         for kind in ("weights", "state", "caches"):
             yield from self.__dict__.get(f"_{kind}", {}).values()
 
@@ -124,15 +134,18 @@ class LayerTree:
     ) -> Layer:
         """Declares copies of a child, whose weights the program stacks along a leading axis.
 
-        Their paths are `<name>/<i>`, as for a list, with i from `start` in steps of `step`; `axis`
-        is the logical axis of the stack. Returns `child`.
+        The copies' paths are `<name>/<i>`, as for a list, with `num` indices i from `start` in
+        steps of `step`. `axis` is the logical axis of the stack. Returns `child`.
         """
         part = path.slice_part(start, start + (num - 1) * step + 1, step)
         self._add_child(f"{name}/{part}", child, axis)
         return child
 
     def _add_children(self, name: str, value: Any) -> None:
-        """Adds a layer, or a list or dict of layers, that an attribute holds."""
+        """Adds the layers that an attribute holds to the tree.
+
+        `value` is a layer, or a list or dict of layers; any other value adds nothing.
+        """
         children = {}
         if isinstance(value, LayerTree):
             children = {"" if name == self._wrapped else name: value}
@@ -146,10 +159,11 @@ class LayerTree:
 
     def _add_child(self, part: str, child: Any, axis: str | None = None) -> None:
         children = self.__dict__.setdefault("_children", {})
-        axes = self.__dict__.setdefault("_axes", {})  # by id: a stack may have thousands
+        # by id, so that the check is fast for thousands of layers
+        axes = self.__dict__.setdefault("_axes", {})
         if id(child) in axes:
             if axes[id(child)] is not None and axis is None:
-                return  # `self.layer = self.copies(...)`
+                return  # the assignment in `self.layer = self.copies(...)`
             raise ParamError(
                 f"{part!r} is a layer that {type(self).__name__} has already: build another"
             )
@@ -175,7 +189,10 @@ class LayerTree:
         return specs
 
     def _finish(self, parent: Configurable | None) -> None:
-        """Checks, after `setup`, that every child has an attribute; a root seals its tree."""
+        """Checks, after `setup`, that an attribute holds each layer that was built in it.
+
+        A root also seals its tree: its layers then refuse to set attributes.
+        """
         axes = self.__dict__.pop("_axes", {})
         for child in self.__dict__.pop("_built", []):
             if id(child) not in axes:
@@ -197,7 +214,10 @@ class LayerTree:
             child.layer.__dict__["_scope"] = scope_name(part)
 
     def _name_at_path(self) -> str:
-        """Returns a name unique among wrappers that share a path: `Remat`, `Remat.1` around it."""
+        """Returns a name that is unique among the wrappers that share this wrapper's path.
+
+        The name is the class, such as `Remat`; a `Remat` around another one is `Remat.1`.
+        """
         inside, same = self.__dict__["_children"].get(""), 0
         while inside is not None:
             same += type(inside.layer) is type(self)
@@ -206,5 +226,5 @@ class LayerTree:
 
 
 def scope_name(part: str) -> str:
-    """Returns a path part as a name scope: characters that TensorFlow refuses become `_`."""
+    """Returns a name scope for a path part; characters that TensorFlow refuses become `_`."""
     return _NOT_IN_SCOPES.sub("_", part)

@@ -1,17 +1,19 @@
-"""Windows over sequences, images and volumes, also where their axes are split over devices.
+"""Windows of convolutions and pooling, also over images whose axes are split over devices.
 
-XLA splits a convolution along an axis of the image by exchanging halos (`lingo.mesh.split`). The
-XLA of JAX 0.10.2 fails in some cases, silently or by ending the process:
+XLA splits a convolution along an axis of the image: each device gets a part of the axis, and
+neighbouring devices exchange the rows at their borders (`lingo.mesh.split`). The XLA of JAX 0.10.2
+fails in some cases, silently or by ending the process. The functions here avoid these cases:
 
 - If parts do not begin where windows begin, some sizes fail to compile. So zeros pad an axis until
-  all parts have the same length, a multiple of the stride; results after the image's last window
+  all parts have the same length, a multiple of the stride. Results after the image's last window
   are cut off.
 - If windows reach beyond the next device, gradients are wrong, or XLA aborts. Such an axis has only
   a few rows per device, so the image is gathered, and the result is split again.
 - If several devices have the same part of the images, a kernel's gradient is a multiple of the
-  right one. Here, too, the image is gathered.
+  right gradient. Here, too, the image is gathered.
 - Some convolutions of split sequences are wrong, so sequences are gathered.
-- The gradient of the maximum is wrong if windows overlap, so slices compute the maximum.
+- The gradient of the maximum is wrong if windows overlap, so a maximum over slices of the image
+  replaces XLA's maximum over windows.
 
 Axes: B batch, C channels, F output channels; "..." are the axes between: T positions of a sequence,
 H height and W width of an image, D depth, H and W of a volume. "Image" stands for all three.
@@ -30,19 +32,23 @@ from lingo.layers.context import annotate, current
 from lingo.layers.residual import POSITION_AXES
 
 Padding = Literal["SAME", "VALID"]
-"""SAME: a window at every `stride`-th position of a padded image; VALID: only those inside it."""
+"""SAME: a window starts at every `stride`-th position, and zeros pad the image. VALID: windows lie
+inside the image, which is not padded."""
 
 
 class Windows(NamedTuple):
-    """Windows that move over an image."""
+    """The size and spacing of the windows that move over an image."""
 
-    lengths: tuple[int, ...]  # along each of its axes
-    stride: int
+    lengths: tuple[int, ...]  # positions of a window along each axis of the image
+    stride: int  # from one window to the next, along each axis
     padding: Padding
     dilation: int = 1  # from one position of a window to the next
 
     def count(self, image: Sequence[int]) -> tuple[int, ...]:
-        """Returns the number of windows along each axis; raises ParamError if none fits."""
+        """Returns the number of windows along each axis of an image with the sizes `image`.
+
+        Raises ParamError if no window fits into the image.
+        """
         room = zip(image, self.extents(), strict=True)
         starts = [size if self.padding == "SAME" else size - extent + 1 for size, extent in room]
         if min(starts) < 1:
@@ -53,15 +59,18 @@ class Windows(NamedTuple):
         return tuple(-(-start // self.stride) for start in starts)
 
     def extents(self) -> list[int]:
-        """Returns the length of a window along each axis, with the positions that it skips."""
+        """Returns the length of a window along each axis, skipped positions included."""
         return [(length - 1) * self.dilation + 1 for length in self.lengths]
 
     def padding_sizes(self, image: Sequence[int]) -> list[tuple[int, int]]:
-        """Returns the numbers of zeros before and after each axis of an image."""
+        """Returns how many zeros pad each axis of an image, before and after it."""
         return [self._axis_padding(i, size) for i, size in enumerate(image)]
 
     def are_aligned(self, axis: int, size: int, before: int) -> bool:
-        """Whether an axis of `size` has a window per stride, the first with `before` zeros."""
+        """Whether an axis has a window per stride, and the first one starts with `before` zeros.
+
+        `axis` is the index of the axis in the image, and `size` is its length.
+        """
         if self.padding == "VALID" and self.lengths[axis] > self.stride:
             return False
         return self._axis_padding(axis, size)[0] == before
@@ -75,7 +84,10 @@ class Windows(NamedTuple):
 
 
 def check_kernel(p: Any) -> None:
-    """Raises ParamError if kernel, stride or dilation are invalid, alone or together."""
+    """Raises ParamError if the fields `kernel`, `stride` or `dilation` of a layer are invalid.
+
+    They must be positive, and stride or dilation must be 1.
+    """
     ranges.check_positive(p, "kernel", "stride", "dilation")
     if p.stride > 1 and p.dilation > 1:
         raise ParamError(
@@ -86,7 +98,11 @@ def check_kernel(p: Any) -> None:
 def annotate_image(
     x: tf.Tensor, channels: str | None = None, *, whole: Sequence[bool] = ()
 ) -> tf.Tensor:
-    """Returns images x, [B, ..., C] of any type, split by the rules, but not along `whole` axes."""
+    """Returns images x with the sharding that the call context's rules give them.
+
+    x is [B, ..., C], of any type. `channels` is the logical axis of C. `whole` says for each axis
+    of the image whether it stays unsharded; () means that all follow the rules.
+    """
     names: Sequence[str | None] = POSITION_AXES[len(x.shape)]
     if whole:
         names = [None if is_whole else name for name, is_whole in zip(names, whole, strict=True)]
@@ -94,24 +110,30 @@ def annotate_image(
 
 
 def num_parts_of(num_axes: int) -> tuple[int, ...]:
-    """Returns the number of parts of each axis of an image in the call in progress."""
+    """Returns into how many parts the call context's rules split each axis of an image.
+
+    `num_axes` is the number of axes of positions, 1 for a sequence and 2 for an image.
+    """
     rules = current().rules
     return tuple(rules.parts(name) if rules else 1 for name in POSITION_AXES[num_axes + 2])
 
 
 def static_sizes(x: tf.Tensor) -> list[int]:
-    """Returns the static size of each axis of images x [B, ..., C]."""
+    """Returns the static sizes of the axes between B and C of images x [B, ..., C]."""
     shape: Any = x.shape
     return [int(size) for size in shape[1:-1]]
 
 
 def is_split(x: tf.Tensor) -> bool:
-    """Whether the rules of the call in progress split an axis of images x [B, ..., C]."""
+    """Whether the call context's rules split an axis between B and C of images x [B, ..., C]."""
     return max(num_parts_of(len(x.shape) - 2)) > 1
 
 
 def has_copies(whole: Sequence[bool]) -> bool:
-    """Whether several devices have the same part of images if `whole` axes are not split."""
+    """Whether several devices have the same part of images if the axes in `whole` are not split.
+
+    `whole` has a bool for each axis of the images, true for an axis that is not split.
+    """
     names = POSITION_AXES[len(whole) + 2]
     split = [name for name, is_whole in zip(names, whole, strict=True) if not is_whole]
     rules = current().rules
@@ -125,12 +147,19 @@ def map_windows(
     *,
     channels: tuple[str | None, str | None] = (None, None),
 ) -> tf.Tensor:
-    """Returns a value for each window of images x, [B, ..., F] for [B, ..., C], of any float type.
+    """Computes a function of windows, such as a convolution, on images that may be split.
 
-    `compute(x, padding)` does so for whole images. `padding` is SAME or VALID, or, for two axes,
-    the numbers of zeros before and after each axis of x. Only 2D convolutions take numbers, so an
-    axis of a volume stays whole if SAME and VALID do not give the right ones. `channels` are the
-    logical axes of C and F.
+    Args:
+        x: images [B, ..., C], of any float type.
+        compute: maps whole images and a padding to [B, ..., F], with a value per window. The
+            padding is SAME or VALID, or for images of rank 2 the numbers of zeros before and after
+            each axis of x. Only 2D convolutions take numbers, so an axis of a volume stays whole
+            unless SAME or VALID gives the right numbers.
+        windows: the windows of `compute`.
+        channels: logical axes of C and F.
+
+    Returns:
+        [B, ..., F], split by the call context's rules.
     """
     is_sequence, takes_numbers = len(windows.lengths) == 1, len(windows.lengths) == 2
     if is_sequence:
@@ -159,7 +188,7 @@ def map_windows(
 
 
 def pad_end(x: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
-    """Returns images x, [B, ..., C] of any type, with zeros at the ends of axes up to `sizes`."""
+    """Pads the ends of the axes of images x, [B, ..., C] of any type, with zeros up to `sizes`."""
     ends = [(0, size - n) for size, n in zip(sizes, static_sizes(x), strict=True)]
     return tf.pad(x, [(0, 0), *ends, (0, 0)]) if any(map(any, ends)) else x
 
@@ -167,9 +196,10 @@ def pad_end(x: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
 def split_again(
     y: tf.Tensor, sizes: Sequence[int], channels: str | None, *, whole: Sequence[bool]
 ) -> tf.Tensor:
-    """Cuts y, computed with `whole` axes, to `sizes`, and splits it by the rules.
+    """Cuts images y to `sizes`, and splits them by the call context's rules.
 
-    With an empty `whole`, y is split already.
+    y was computed with the axes where `whole` is true unsharded; with an empty `whole`, y is split
+    already and is not cut. `channels` is the logical axis of the channels.
     """
     y = annotate_image(y, channels, whole=whole)
     if not whole:
@@ -182,9 +212,10 @@ def split_again(
 def window_slices(
     x: tf.Tensor, windows: Windows, *, fill: float = 0
 ) -> Iterator[tuple[tuple[int, ...], tf.Tensor]]:
-    """Yields each position in a window with all windows' values there, [B, windows..., C].
+    """Yields, for each position in a window, the values that all windows have at this position.
 
-    Images x are [B, ..., C], of any type; `fill` pads them.
+    The values are [B, windows..., C]. Images x are [B, ..., C], of any type. `fill` is the value
+    that pads them.
     """
     image = static_sizes(x)
     around, counts = windows.padding_sizes(image), windows.count(image)

@@ -1,13 +1,14 @@
 """Dispatches tokens to experts and combines the experts' outputs.
 
-    ragged:  only the routed tokens, sorted by expert; each expert computes its own
-    gather:  E * C slots per group, some of them empty; all experts are vectorized
-    one_hot: the same slots, by products with one-hot tensors, which a mesh can shard
+    ragged:  sorts the routed tokens by expert; each expert computes only its own tokens
+    gather:  fills E * C slots per group, where some may stay empty; all experts are vectorized
+    one_hot: fills the same slots by products with one-hot tensors, which a mesh can shard
              (Lepikhin et al. 2020, algorithm 2)
 
-All three compute the same. The first two move vectors by gathers, forward and backward: each slot
-gathers its token's vector, and each token gathers its choices' vectors. With many choices per token
-most are not routed; then a segment sum adds a token's vectors up.
+All three compute the same result. `ragged` and `gather` move vectors by gathers, in the forward and
+in the backward pass: each slot gathers its token's vector, and each token gathers the vectors of
+its choices. With many choices per token, most choices are not routed; then a segment sum adds up a
+token's vectors instead.
 
 Axes: G groups, S tokens per group, K choices per token, E experts, C slots per expert and group,
 P = E * C slots per group, D model width.
@@ -28,37 +29,40 @@ Form = Literal["ragged", "gather", "one_hot"]
 """How tokens are dispatched to experts."""
 
 Pieces = Callable[["list[tf.Tensor]", "list[tf.Tensor]"], "list[tf.Tensor]"]
-"""Computes all experts on their tokens: maps E tensors [n, 1, D], each with its own n >= 0, and E
-tensors int32 [n], the tokens' ids, to E tensors [n, 1, D]."""
+"""Computes each expert on its own tokens. Maps a list of E tensors [n, 1, D], one per expert with
+its own n >= 0, and a list of E tensors int32 [n], the tokens' ids, to E tensors [n, 1, D]."""
 
 Slots = Callable[["tf.Tensor", "tf.Tensor"], "tf.Tensor"]
-"""Computes all experts on their slots: maps [E, G * C, 1, D] and int32 [E, G * C], the id of the
-token in each slot, to [E, G * C, 1, D]."""
+"""Computes all experts on their slots. Maps vectors [E, G * C, 1, D] and int32 [E, G * C], the id
+of the token in each slot, to vectors [E, G * C, 1, D]."""
 
 FEW = 4
-"""Up to this many choices per token are gathered one by one, not by a segment sum."""
+"""Up to this many choices per token, a token gathers each choice's vector; else a segment sum
+adds them."""
 
 
 class SlotAssignment(NamedTuple):
-    """The slot of each choice, and the choice in each slot."""
+    """Which slot each choice (a token and one of its experts) has, and which choice each slot."""
 
-    choice: tf.Tensor  # int32 [G, P], the choice in each slot, as s * K + k; -1 in an empty slot
+    # int32 [G, P], the choice in each slot: s * K + k for choice k of token s; -1: an empty slot
+    choice: tf.Tensor
     slot: tf.Tensor  # int32 [G, S, K], the slot of each choice; 0 for a choice that is not routed
     is_routed: tf.Tensor  # bool [G, S, K], whether a choice is routed
 
     @property
     def token(self) -> tf.Tensor:
-        """The index in its group of the token in each slot, int32 [G, P]; 0 if empty."""
+        """The token in each slot, as its index in its group, int32 [G, P]; 0 for an empty slot."""
         return tf.maximum(self.choice, 0) // size_of(self.slot, -1)
 
 
 def dispatch_ragged(
     x: tf.Tensor, example_ids: tf.Tensor, routing: Routing, *, num_experts: int, experts: Pieces
 ) -> tf.Tensor:
-    """Computes routed tokens only, so that shapes depend on the routing.
+    """Dispatches tokens to experts that compute only them, so shapes depend on the routing.
 
-    Takes x, [G, S, D], of any float type, and the tokens' ids, int32 [G, S], which experts get as
-    `rows`. Returns [G, S, D], of the experts' type: the sum over choices of gate * output.
+    x is [G, S, D], of any float type. `example_ids`, int32 [G, S], has an id for each token, which
+    experts get as the context's `rows`. Returns for each token the sum of gate * expert's output
+    over its choices, [G, S, D], in the experts' dtype.
     """
     assignment = _assign_slots(_as_one_group(routing), num_experts)
     assignment, sizes = _drop_empty_slots(assignment, num_experts)
@@ -76,7 +80,10 @@ def dispatch_ragged(
 def dispatch_gather(
     x: tf.Tensor, example_ids: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
 ) -> tf.Tensor:
-    """Computes every slot, full or empty, of tokens [G, S, D]; all else as `dispatch_ragged`."""
+    """Dispatches tokens [G, S, D] to slots, which experts compute even if they are empty.
+
+    Arguments and results are as for `dispatch_ragged`.
+    """
     assignment, shape = _assign_slots(routing, num_experts), (num_experts, routing.capacity)
     slots = _by_expert(_to_slots(x, assignment), *shape)
     tokens = _by_expert(_gather(example_ids, assignment.token), *shape)
@@ -88,7 +95,10 @@ def dispatch_gather(
 def dispatch_one_hot(
     x: tf.Tensor, example_ids: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
 ) -> tf.Tensor:
-    """As `dispatch_gather`, but moves tokens [G, S, D] by products with one-hot tensors."""
+    """Dispatches tokens [G, S, D] to slots by products with one-hot tensors, for meshes.
+
+    Arguments and results are as for `dispatch_ragged`.
+    """
     expert = tf.one_hot(routing.expert, num_experts, dtype=x.dtype)
     slot = tf.one_hot(routing.slot, routing.capacity, dtype=x.dtype)  # -1 gives zeros
     is_in = _annotate_weights(tf.einsum("gske,gskc->gsec", expert, slot))
@@ -102,8 +112,11 @@ def dispatch_one_hot(
 
 
 def _compute_slots(experts: Slots, slots: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
-    """Returns the experts' outputs [E, G, C, D] for slots [E, G, C, D] and ids int32 [E, G, C]."""
-    slots = annotate(slots, None, "batch", None, "embed")  # first sharded like the tokens
+    """Returns the experts' outputs for the vectors in all slots, both [E, G, C, D].
+
+    `tokens`, int32 [E, G, C], has the id of the token in each slot.
+    """
+    slots = annotate(slots, None, "batch", None, "embed")  # sharded like the tokens, then by expert
     slots = annotate(slots, "expert", "group", None, "embed")
     num_experts, groups, capacity, dim = (size_of(slots, i) for i in range(4))
     outputs = experts(
@@ -120,13 +133,16 @@ def _annotate_weights(weights: tf.Tensor) -> tf.Tensor:
 
 
 def _by_expert(x: tf.Tensor, num_experts: int, capacity: Any) -> tf.Tensor:
-    """Returns slots [G, E * C, ...] as [E, G, C, ...]."""
+    """Reshapes and transposes slots [G, E * C, ...] to [E, G, C, ...]."""
     x = tf.reshape(x, [size_of(x, 0), num_experts, capacity, *x.shape[2:]])
     return tf.transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
 def _assign_slots(routing: Routing, num_experts: int) -> SlotAssignment:
-    """Returns the slots of choices among the E * C of a group, which are ordered by expert."""
+    """Returns the slot of each choice, and the choice in each slot.
+
+    The E * C slots of a group are ordered by expert.
+    """
     groups, is_routed = size_of(routing.slot, 0), routing.slot >= 0
     slot = tf.where(is_routed, routing.expert * routing.capacity + routing.slot, 0)
     # one more column, for choices that are not routed
@@ -140,7 +156,10 @@ def _assign_slots(routing: Routing, num_experts: int) -> SlotAssignment:
 
 
 def _as_one_group(routing: Routing) -> Routing:
-    """Returns the routing with all groups merged to one, where each expert has G * C slots."""
+    """Returns the same routing with all groups merged into one.
+
+    Each expert has G * C slots in the merged group.
+    """
     groups, capacity = size_of(routing.slot, 0), routing.capacity
     slot = routing.slot + capacity * tf.range(groups)[:, None, None]
     slot = tf.where(routing.slot >= 0, slot, -1)
@@ -149,16 +168,17 @@ def _as_one_group(routing: Routing) -> Routing:
 
 
 def _merge_groups(x: tf.Tensor) -> tf.Tensor:
-    """Returns [G, S, ...] as [1, G * S, ...]."""
+    """Reshapes [G, S, ...] to [1, G * S, ...], a single group."""
     return tf.reshape(x, [1, -1, *x.shape[2:]])
 
 
 def _drop_empty_slots(
     assignment: SlotAssignment, num_experts: int
 ) -> tuple[SlotAssignment, tf.Tensor]:
-    """Removes empty slots of a single group; also returns int32 [E], the slots left per expert.
+    """Removes the empty slots of a single group.
 
-    One empty slot is appended, so that there is at least one slot.
+    Returns the new assignment and int32 [E], the number of slots left per expert. One empty slot is
+    appended after all experts' slots, so that there is at least one slot.
     """
     full = assignment.choice >= 0  # [1, E * C]
     choice = tf.concat([tf.boolean_mask(assignment.choice, full), [-1]], axis=0)
@@ -169,9 +189,9 @@ def _drop_empty_slots(
 
 
 def _to_slots(x: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
-    """Returns the vector of the token in each slot, [G, P, D]; an arbitrary one in empty slots.
+    """Returns the vector of the token in each slot, [G, P, D], from the tokens' x [G, S, D].
 
-    Gradients of empty slots are dropped.
+    An empty slot gets an arbitrary token's vector, and its gradient is dropped.
     """
 
     @tf.custom_gradient
@@ -189,7 +209,10 @@ def _to_slots(x: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
 
 
 def _to_tokens(y: tf.Tensor, gate: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
-    """Returns the sum of gate [G, S, K] times vector [G, P, D] over choices, [G, S, D]."""
+    """Combines the experts' outputs y [G, P, D], one vector per slot, to tokens [G, S, D].
+
+    A token's result is the sum of gate * output over its choices; `gate` is [G, S, K].
+    """
 
     @tf.custom_gradient
     def combine(y: tf.Tensor, gate: tf.Tensor) -> Any:
@@ -209,9 +232,10 @@ def _to_tokens(y: tf.Tensor, gate: tf.Tensor, assignment: SlotAssignment) -> tf.
 
 
 def _sum_choices(y: tf.Tensor, weight: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
-    """Returns the sum of weight [G, S, K] times vector [G, P, D] over choices, [G, S, D].
+    """Returns for each token the weighted sum of its choices' vectors, [G, S, D].
 
-    The weight of a choice that is not routed is 0.
+    y, [G, P, D], has a vector per slot. `weight`, [G, S, K], is the factor of each choice; it must
+    be 0 for a choice that is not routed.
     """
     weight = tf.cast(weight, y.dtype)
     if size_of(weight, -1) > FEW:
@@ -226,7 +250,7 @@ def _sum_choices(y: tf.Tensor, weight: tf.Tensor, assignment: SlotAssignment) ->
 
 
 def _weights_by_slot(weight: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
-    """Returns weights [G, S, K] of choices by slot, [G, P]; 0 in an empty slot."""
+    """Moves a weight per choice, [G, S, K], to the choices' slots, [G, P]; 0 in an empty slot."""
     weight = tf.reshape(weight, [size_of(weight, 0), -1])
     weights = _gather(weight, tf.maximum(assignment.choice, 0))
     return tf.where(assignment.choice >= 0, weights, tf.zeros([], weight.dtype))

@@ -1,4 +1,4 @@
-"""Routers with weights: a softmax over experts, in float32.
+"""Routers that learn: a softmax over experts of a linear map, computed in float32.
 
 Axes: B batch, T positions, D model width, G groups, S tokens per group, E experts, C slots per
 expert and group.
@@ -22,7 +22,7 @@ from lingo.ops.shape import size_of
 
 
 class Scores(NamedTuple):
-    """The logits and probabilities of experts for each token."""
+    """The logits and probabilities of all experts for each token."""
 
     logits: tf.Tensor  # float32 [G, S, E]
     probabilities: tf.Tensor  # float32 [G, S, E], the softmax of the logits
@@ -33,15 +33,17 @@ class Scores(NamedTuple):
 class LearnedRouter(Router, interface=True):
     """Gives experts the probabilities softmax(x w), in float32 whatever the mixture's dtype.
 
-    This is selective precision (Fedus et al. 2022, sec. 2.4). Setting `dtype` here overrides it.
-    The product x w is as precise as the device's float32 products.
+    Float32 in the router alone is selective precision (Fedus et al. 2022, sec. 2.4). The field
+    `dtype` of the router sets another type. The product x w is as precise as the device's float32
+    products.
 
     Weights:
         w: [D, E].
     """
 
-    jitter: float = 0.0  # e: in training each input is multiplied by U[1 - e, 1 + e]; Switch: 0.01
-    z_loss: float = 0.0  # coefficient of the mean square of log sum exp(logits); ST-MoE: 0.001
+    # e: in training, uniform random numbers in [1 - e, 1 + e] multiply the input; Switch uses 0.01
+    jitter: float = 0.0
+    z_loss: float = 0.0  # coefficient of the mean square of log sum exp(logits); ST-MoE uses 0.001
     init: Initializer = FanIn.params(scale=0.1)  # of w; small, as in Fedus et al. 2022, sec. 2.4
 
     products = (Product("w", exact=True),)
@@ -56,7 +58,10 @@ class LearnedRouter(Router, interface=True):
         self.w = self.weight("w", shape, axes=("embed", None), init=self.p.init.build())
 
     def scores(self, x: tf.Tensor, tokens: Tokens) -> Scores:
-        """Returns the scores of x [B, T, D]; adds the z-loss and the metric of their entropy."""
+        """Returns the experts' scores for tokens x [B, T, D].
+
+        Adds the z-loss, and the metric `moe/entropy` of the experts' probabilities.
+        """
         x = self._jitter(tf.cast(x, self.p.dtype))
         logits = tf.tensordot(*self.operands("w", input=x), 1)
         logits = routing.group_tokens(annotate(logits, "batch", "length", None), tokens.group_size)
@@ -71,12 +76,13 @@ class LearnedRouter(Router, interface=True):
         return scores
 
     def add_loss(self, name: str, values: tf.Tensor, scores: Scores, coefficient: float) -> None:
-        """Adds an auxiliary loss and a metric, the mean of the values over groups with tokens.
+        """Adds an auxiliary loss from a value per group, and a metric of the values' mean.
 
-        The loss is coefficient * sum of the values * examples per group. Divided by the batch size,
-        it is the coefficient times the mean over groups. A coefficient of 0 adds only the metric.
-        The values are float32 [G], 0 for a group of padding. The metric is `moe/<name>`, the loss
-        `moe_<name>` without a final `_loss`.
+        `values` are float32 [G], 0 for a group of padding. The loss is coefficient * sum of the
+        values * examples per group; divided by the batch size, this is the coefficient times the
+        mean over groups. With a coefficient of 0 only the metric is added. The metric, the mean
+        over groups with tokens, is named `moe/<name>`. The loss is named `moe_<name>` without a
+        final `_loss`.
         """
         total = tf.reduce_sum(values)
         if coefficient:
@@ -90,7 +96,8 @@ class LearnedRouter(Router, interface=True):
     def draw(self, name: str, x: tf.Tensor, *sizes: int) -> tf.Tensor:
         """Draws numbers in [0, 1), float32 [B, T, *sizes], for each position of x [B, T, D].
 
-        They depend on the example's id, the position, and a name that is unique in this layer.
+        The numbers depend on the example's id, the position and `name`, which must be unique in
+        this layer.
         """
         key, rows = self.random_key(name), context.current().rows
         if rows is None:
@@ -109,7 +116,7 @@ class ExpertChoiceRouter(LearnedRouter):
     """Each expert takes the C tokens of a group that give it the largest probabilities.
 
     (Zhou et al. 2022, sec. 3.2.) Loads are equal by construction, so there is no load-balance loss.
-    Any number of experts may take a token; each expert counts as one of its choices, so K = E. The
+    Any number of experts may take a token, so a token has K = E choices, one for each expert. The
     result for a token depends on later tokens of its group, so tasks refuse this router in
     decoders.
     """

@@ -1,10 +1,11 @@
-"""A mixture of experts: many feed-forward networks; only a few of them compute each token.
+"""A mixture of experts: many feed-forward networks, but only a few of them compute each token.
 
     routing = router(x)                       # the experts of each token, and their gates
-    y[token] = sum over its choices of gate * expert(x[token])
+    y[token] = sum of gate * expert(x[token]) over the token's choices
 
-An expert takes at most C tokens of a group. A token that finds no room gets zeros, so the residual
-connection around the mixture passes it on unchanged.
+An expert takes at most C tokens of a group. If all experts of a token's choices are full, the
+token's result is zero, and the residual connection around the mixture passes the token on
+unchanged.
 
 Axes: B batch, T positions, D model width, G groups, S tokens per group, K choices per token,
 E experts, C slots per expert and group.
@@ -34,26 +35,31 @@ from lingo.ops.scan import scan
 from lingo.ops.shape import size_of, sizes_of
 
 UNROLLED = 64
-"""The most experts that `auto` unrolls: each then has its own computation in the program."""
+"""Up to this many experts, `dispatch="auto"` gives each expert its own computation in the program;
+more experts are vectorized."""
 
 
 class MoE(Layer):
     """Experts in place of one feed-forward network (Shazeer et al. 2017; Lepikhin et al. 2020).
 
-    An expert takes at most C = S * capacity_factor / E of the S tokens of a group, rounded down, at
-    least `min_capacity` and at most S. C does not depend on the number of choices: GShard's
-    C = 2S / E is a `capacity_factor` of 2. In decoding no token is dropped.
+    An expert takes at most C of the S tokens of a group. C is S * capacity_factor / E, rounded
+    down, but at least `min_capacity` and at most S. C does not depend on the number of choices per
+    token; GShard's C = 2S / E is a `capacity_factor` of 2. In decoding no token is dropped.
     """
 
     dim: int  # width of the input and of the output
-    expert: FeedForward = FeedForward  # built once, and copied num_experts times
+    expert: FeedForward = FeedForward  # one expert; there are num_experts copies of it
     num_experts: int  # E
-    router: Router = SwitchRouter  # decides which experts see a token
+    router: Router = SwitchRouter  # decides which experts compute a token
     capacity_factor: float = 1.25  # C is this times S / E
-    eval_capacity_factor: float | None = None  # the same outside training; None: as in training
-    min_capacity: int = 4  # C is at least this, if a group has as many tokens
-    group_size: int | None = None  # S: divides a row, or is several rows in order; None: a row
-    count_tokens: int | None = None  # V: evaluations count token ids below V per expert; None: no
+    # capacity_factor outside training; None: as in training
+    eval_capacity_factor: float | None = None
+    min_capacity: int = 4  # C is at least this, if a group has that many tokens
+    # S, the tokens of a group: a divisor of an example's length, or a multiple of it, for groups of
+    # several neighbouring examples; None: an example is a group
+    group_size: int | None = None
+    # V: evaluations count how often each expert computes each token id below V; None: no counts
+    count_tokens: int | None = None
     dispatch: Literal["auto", "ragged", "gather", "one_hot"] = (
         "auto"  # how tokens get to experts; auto: the form that suits the devices
     )
@@ -76,12 +82,13 @@ class MoE(Layer):
 
         Args:
             x: [B, T, D], any float type.
-            inputs: `segments`, whose padding is not routed, and `token_ids`.
+            inputs: `segments`, which marks padding that is not routed, and `token_ids`.
 
         Returns:
             [B, T, D], in the layer's dtype.
         """
-        if context.current().decode_length is not None:  # a layer around it recomputes its steps
+        # in decoding, this is called only if a layer around this one uses `recompute_step`
+        if context.current().decode_length is not None:
             return self.step(x, tf.constant(0), inputs=inputs)
         segments = inputs.segments
         valid = tf.ones(sizes_of(x)[:2], tf.bool) if segments is None else segments > 0
@@ -115,14 +122,14 @@ class MoE(Layer):
         return self._mix_experts(x, routing, size)
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations of the router and of the slots that tokens can fill."""
+        """Returns the operations of the router and of all experts on slots that tokens can fill."""
         size = self.p.group_size or shape[1]
         room = self.p.num_experts * self._capacity(size, training=True)
         computed = math.prod(shape[:2]) * min(size * self.router.max_choices(), room) // size
         return self.router.flops(shape) + self.experts.flops([computed, 1, shape[2]])
 
     def num_slots(self, shape: Sequence[int]) -> int:
-        """Returns the slots of all experts in training, G * E * C, for an input [B, T, D]."""
+        """Returns the number of slots in training, G * E * C, for an input of shape [B, T, D]."""
         size = self.p.group_size or shape[1]
         groups = math.prod(shape[:2]) // size
         return groups * self.p.num_experts * self._capacity(size, training=True)
@@ -135,7 +142,7 @@ class MoE(Layer):
         )
 
     def _count_tokens(self, routing: Routing, token_ids: tf.Tensor) -> None:
-        """Adds how often each expert computes each token id; ids are int32 [G, S]."""
+        """Adds a metric of how often each expert computes each token id; ids are int32 [G, S]."""
         num_ids, ids = self.p.count_tokens, tf.expand_dims(token_ids, -1)
         is_counted = (routing.slot >= 0) & (ids < num_ids)
         place = routing.expert * num_ids + ids
@@ -149,7 +156,10 @@ class MoE(Layer):
         self.side_metric(f"experts/{name}", {"expert_tokens": counts})
 
     def _group_size(self, x: tf.Tensor) -> Any:
-        """Returns S for x [B, T, D]: an int if `group_size` is set or T is known."""
+        """Returns S, the tokens per group, for x [B, T, D].
+
+        It is an int if `group_size` is set or T is known, else an int32 scalar.
+        """
         size, (batch, length) = self.p.group_size, sizes_of(x)[:2]
         if size is None:
             return length
@@ -166,7 +176,10 @@ class MoE(Layer):
         return size
 
     def _capacity(self, size: Any, *, training: bool) -> Any:
-        """Returns C for groups of a size: an int or an int32 scalar, like the size."""
+        """Returns C, the tokens that an expert takes of a group of `size` tokens.
+
+        It is an int or an int32 scalar, like `size`.
+        """
         p, factor = self.p, self.p.capacity_factor
         if not training and p.eval_capacity_factor is not None:
             factor = p.eval_capacity_factor
@@ -193,7 +206,8 @@ class MoE(Layer):
     def _mix_experts(self, x: tf.Tensor, routing: Routing, size: Any) -> tf.Tensor:
         """Dispatches x [B, T, D] to experts in groups of `size`; returns [B, T, D]."""
         shape, call = sizes_of(x), context.current()
-        # experts draw random numbers only in training; in decoding, an example has several samples
+        # Experts draw random numbers only in training. In decoding the context's `rows` do not
+        # count the examples of x, since an example has several samples.
         rows = call.rows if call.training else None
         rows = tf.range(shape[0]) if rows is None else rows
         example_ids = rows[:, None] * shape[1] + tf.range(shape[1])
@@ -218,7 +232,10 @@ class MoE(Layer):
         return vmap_layer(self.experts, self.p.num_experts, slots, axis="expert", rows=rows)
 
     def _one_by_one(self, x: tf.Tensor, routing: Routing) -> tf.Tensor:
-        """Computes tokens [B, T, D] one choice at a time; reads only their experts' weights."""
+        """Computes tokens [B, T, D] one choice at a time, for short steps of decoding.
+
+        This reads only the weights of the chosen experts.
+        """
         shape, num_choices = sizes_of(x), routing.expert.shape[-1]
         vectors = tf.reshape(tf.cast(x, self.p.dtype), [-1, 1, 1, shape[2]])
         choices = {
@@ -240,7 +257,7 @@ class MoE(Layer):
         return self.path or type(self).__name__
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        """Returns inputs and results of experts, and one-hot tensors that send tokens to them."""
+        """Returns the experts' inputs and results, and the one-hot tensors of the dispatch."""
         slots, group = self.num_slots(call.shape), self.p.group_size or call.shape[1]
         tokens = Residual(1, (slots, group), ("batch", None), for_axis="expert")
         return [

@@ -20,14 +20,14 @@ from lingo.ops.routing import Choices
 
 
 class Routing(NamedTuple):
-    """The experts that each token of each group is routed to, [G, S, K], K different ones.
+    """The experts that each token is routed to: K choices per token, of different experts.
 
-    An expert has C slots per group; each slot takes at most one choice. A choice that is not routed
-    has the slot -1 and the gate 0.
+    An expert has C slots per group, and each slot takes at most one choice. A choice that is not
+    routed has the slot -1 and the gate 0.
     """
 
     expert: tf.Tensor  # int32 [G, S, K], the expert of each choice
-    slot: tf.Tensor  # int32 [G, S, K]
+    slot: tf.Tensor  # int32 [G, S, K], the choice's slot among the C slots of its expert, or -1
     gate: tf.Tensor  # float32 [G, S, K], the factor of the expert's output
     capacity: Any  # C, an int, or an int32 scalar if it is unknown while tracing
 
@@ -35,23 +35,24 @@ class Routing(NamedTuple):
 class Tokens(NamedTuple):
     """A router's inputs besides the vectors of tokens.
 
-    Groups are runs of S = `group_size` tokens, example after example; S divides T or is a multiple
-    of T.
+    Groups are runs of S = `group_size` tokens of the batch, example after example. S divides T or
+    is a multiple of T.
     """
 
     valid: tf.Tensor  # bool [B, T], false for padding, which is neither routed nor counted
     ids: tf.Tensor | None  # int32 [B, T], token ids; None if the model does not pass them
-    group_size: Any  # an int, or an int32 scalar if it is unknown while tracing
+    group_size: Any  # S, an int, or an int32 scalar if it is unknown while tracing
 
 
 class Router(Layer, interface=True):
-    """Routes each token; the choice depends on the token and its group, not on other groups.
+    """Routes each token to experts, which depend on the token and its group, not on other groups.
 
     Attributes:
-        looks_ahead: whether a token's experts depend on later tokens even if there is room for all.
+        looks_ahead: whether a token's experts depend on later tokens even if experts have room for
+            all tokens.
 
     State:
-        load: [E], choices per expert (dropped ones too) relative to an even load.
+        load: [E], the number of choices per expert, dropped choices too, relative to an even load.
     """
 
     dim: int  # width of the input; inherited from the mixture
@@ -63,7 +64,8 @@ class Router(Layer, interface=True):
     def is_causal(self) -> bool:
         """Whether routing does not depend on later tokens, so that decoders may use it.
 
-        One rule is ignored here: that all first choices get slots before second choices.
+        This ignores one dependence on later tokens: in some routers, the first choices of all
+        tokens get slots before any second choice.
         """
         return not self.looks_ahead
 
@@ -73,13 +75,13 @@ class Router(Layer, interface=True):
     def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
         """Routes tokens x [B, T, D], any float type; adds losses and metrics as side outputs.
 
-        The result is [G, S, K], where G * S = B * T. `capacity`, an int or an int32 scalar, is the
-        most tokens of a group that an expert takes.
+        The tensors of the result are [G, S, K], where G * S = B * T. `capacity` is C, the most
+        tokens of a group that an expert takes, an int or an int32 scalar.
         """
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
     def max_choices(self) -> int:
-        """Returns the most experts that a token is routed to, capacity aside."""
+        """Returns the most experts that a token is routed to if no expert is full."""
         return 1
 
     def assign_slots(
@@ -87,13 +89,14 @@ class Router(Layer, interface=True):
     ) -> Routing:
         """Assigns slots to choices while experts have room; adds the load and its metrics.
 
-        A choice that should fill a slot, but finds none free, counts as dropped.
+        A choice that should fill a slot, but whose expert is full, counts as dropped.
 
         Args:
-            choices: K per token, [G, S, K]; `uses_slot` is false at padding.
+            choices: K choices per token, [G, S, K]; `uses_slot` is false at padding.
             valid: bool [G, S], false for padding.
             capacity: C, an int or an int32 scalar.
-            urgency: float32 [G, S], tokens of larger values get slots first; None: by position.
+            urgency: float32 [G, S]; tokens with larger values get slots first. None: earlier tokens
+                get slots first.
         """
         num_experts = self.p.num_experts
         position = routing.positions_in_expert(
@@ -111,13 +114,15 @@ class Router(Layer, interface=True):
         return Routing(choices.expert, slot, gate, capacity)
 
     def add_load(self, demand: tf.Tensor, *, valid: tf.Tensor, has_slot: tf.Tensor) -> None:
-        """Adds the load of each expert and two metrics: `moe/max_load` and `moe/dropped_fraction`.
+        """Adds each expert's load to the state, and the metrics of load and of dropped tokens.
 
         `moe/max_load` is the load of the busiest expert relative to an even load, averaged over
-        groups and layers; `moe/dropped_fraction` is the fraction of tokens without a slot.
+        groups and layers. `moe/dropped_fraction` is the fraction of tokens without a slot.
 
-        `demand` is the number of choices of each expert, float32 [G, E]; `valid` is bool [G, S],
-        `has_slot` bool [G, S, K].
+        Args:
+            demand: float32 [G, E], the number of choices of each expert.
+            valid: bool [G, S], false for padding.
+            has_slot: bool [G, S, K], whether a choice got a slot.
         """
         even = tf.reduce_sum(demand, axis=-1) / self.p.num_experts
         self.batch_statistic("load", tf.reduce_sum(demand, axis=0), tf.reduce_sum(even))
@@ -133,12 +138,13 @@ class Router(Layer, interface=True):
 
 
 class HashRouter(Router):
-    """Routes a token to the expert that a hash of its id selects, gate 1 (Roller et al. 2021).
+    """Routes a token to the expert that a hash of its id selects (Roller et al. 2021).
 
-    Overflow and padding are not routed. Routers with the same seed send a token to the same expert.
+    The gate is 1. Padding, and tokens whose expert is full, are not routed. Routers with the same
+    seed send a token to the same expert.
     """
 
-    seed: int = 0  # of the hash
+    seed: int = 0  # seed of the hash
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
         return BatchRequirements(token_ids=True)

@@ -19,27 +19,29 @@ from lingo.ops import routing
 from lingo.ops.routing import Choices
 
 BalanceScale = Literal["switch", "gshard"]
-"""The scale of the load-balance loss: `switch` is E * sum f_e P_e (Fedus et al. 2022, eq. 4; also
-Lingvo's), 1 for an even load; `gshard` is sum f_e P_e / E (Lepikhin et al. 2020, algorithm 1),
-1 / E^2 for an even load."""
+"""The scale of the load-balance loss. f_e is expert e's share of the tokens' first choices, and P_e
+its mean probability. `switch` is E * sum f_e P_e, which is 1 for an even load (Fedus et al. 2022,
+eq. 4; also Lingvo). `gshard` is sum f_e P_e / E, which is 1 / E^2 for an even load (Lepikhin et al.
+2020, algorithm 1)."""
 
 Priority = Literal["position", "gate"]
-"""Which tokens get slots first: earlier ones, or those whose first choice is most probable
-(batch-prioritized routing: Riquelme et al. 2021, sec. 4.1). The second is for encoders, as later
-tokens can then take the slots of earlier ones."""
+"""Which tokens get slots first. `position`: earlier tokens. `gate`: tokens whose first choice has a
+larger probability (batch-prioritized routing: Riquelme et al. 2021, sec. 4.1). `gate` is for
+encoders, as later tokens can then take the slots of earlier tokens."""
 
 SecondExpert = Literal["all", "sampling", "random"]
-"""The second expert: `all` takes the second most probable; `sampling` draws it from the softmax
-without the first; `random` takes the second most probable with probability g_2 / threshold."""
+"""How a second expert is chosen. `all` takes the second most probable expert. `sampling` draws an
+expert from the softmax without the first expert. `random` takes the second most probable expert,
+but only with probability g_2 / threshold, where g_2 is its gate."""
 
 Draw = Callable[[int], "tf.Tensor"]
-"""Draws n uniform numbers in [0, 1) for each token: from n to float32 [G, S, n]."""
+"""Draws n uniform numbers in [0, 1) for each token: maps n to float32 [G, S, n]."""
 
 
 class TokenChoiceRouter(LearnedRouter, interface=True):
     """Lets tokens choose experts, by the subclass's `choose`, and adds a load-balance loss.
 
-    The loss counts first choices, before any is dropped.
+    The loss counts the first choices of all tokens, dropped ones too.
     """
 
     balance_loss: float = 0.01  # coefficient of the load-balance loss
@@ -60,9 +62,10 @@ class TokenChoiceRouter(LearnedRouter, interface=True):
             )
 
     def choose(self, scores: Scores, draw: Draw | None) -> Choices:
-        """Returns choices [G, S, K] by scores [G, S, E]; padding may have choices, too.
+        """Returns the choices of each token, [G, S, K], from scores [G, S, E].
 
-        `draw` draws random numbers, at most once; it is None outside training.
+        Padding may have choices, too. `draw` draws random numbers and may be called once; it is
+        None outside training.
         """
         raise NotImplementedError(f"{type(self).__name__} has no choose")
 
@@ -88,7 +91,7 @@ class TokenChoiceRouter(LearnedRouter, interface=True):
 
 
 class SwitchRouter(TokenChoiceRouter):
-    """Routes each token to its most probable expert, with that probability as its gate.
+    """Routes each token to its most probable expert; this expert's probability is the gate.
 
     (Fedus et al. 2022, sec. 2.1.)
     """
@@ -101,12 +104,13 @@ class SwitchRouter(TokenChoiceRouter):
 
 
 class GShardRouter(TokenChoiceRouter):
-    """Algorithm 1 of Lepikhin et al. 2020, with its loops over tokens as cumulative sums.
+    """Algorithm 1 of Lepikhin et al. 2020; cumulative sums replace its loops over tokens.
 
-    The two gates sum to 1. All first choices get slots before all second ones. A second choice of
-    gate g_2 is used with probability min(1, 2 g_2), but counts toward its expert's capacity even
-    if it is not used. In evaluation it is always used (the paper does not say). The load-balance
-    loss of an even load is 1 / E^2: scale `balance_loss` with E^2.
+    The two gates of a token sum to 1. The first choices of all tokens get slots before any second
+    choice. A second choice with gate g_2 is used with probability min(1, 2 g_2), but counts toward
+    its expert's capacity even if it is not used. In evaluation, second choices are always used (the
+    paper does not say). The load-balance loss of an even load is 1 / E^2, so scale `balance_loss`
+    with E^2.
     """
 
     balance_scale: BalanceScale = "gshard"  # which paper's load-balance loss
@@ -125,9 +129,9 @@ class GShardRouter(TokenChoiceRouter):
 class TopNRouter(TokenChoiceRouter):
     """Routes to the n most probable experts, with gates that sum to 1 (Zoph et al. 2022, appendix).
 
-    The first expert is always used, each other one with probability min(1, gate / threshold); an
-    unused choice takes no slot. In evaluation all n are used (the paper gives no rule). For n = 1
-    the gate is the probability itself, as in Switch.
+    The first expert is always used. Each other expert is used with probability
+    min(1, gate / threshold); an unused choice takes no slot. In evaluation all n experts are used
+    (the paper gives no rule). For n = 1 the gate is the probability itself, as in Switch.
     """
 
     num_choices: int = 2  # n, the most experts that a token is sent to
@@ -154,14 +158,18 @@ class TopNRouter(TokenChoiceRouter):
 class LingvoRouter(TokenChoiceRouter):
     """Routes as Lingvo's `Top2GatingOnLogits` does in its default form.
 
-    Unlike algorithm 1 of Lepikhin et al. 2020, it has policies, an unused second choice takes no
-    slot, and the load-balance loss is E^2 times the paper's. In evaluation nothing is random: every
-    policy is `all`. Unlike Lingvo, means leave out padding, where Lingvo divides by all positions,
-    and the capacity is the mixture's, where Lingvo rounds up to a multiple of 4.
+    It differs from algorithm 1 of Lepikhin et al. 2020: a policy chooses the second expert, an
+    unused second choice takes no slot, and the load-balance loss is E^2 times the paper's. In
+    evaluation nothing is random: every policy acts as `all`.
+
+    It differs from Lingvo in two ways. Means leave out padding, where Lingvo divides by all
+    positions. The capacity is the one that `MoE` computes, where Lingvo rounds up to a multiple
+    of 4.
     """
 
     policy: SecondExpert = "all"  # how the second expert is chosen
-    threshold: float = 0.2  # `random`: a second choice with at least this gate is always used
+    # with the policy `random`, a second choice with at least this gate is always used
+    threshold: float = 0.2
 
     def check(self) -> None:
         super().check()

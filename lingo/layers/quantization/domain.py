@@ -1,4 +1,4 @@
-"""Domains: how the operands of products are quantized in training and after it (Lingvo).
+"""Quantization domains: how the factors of products are quantized in and after training (Lingvo).
 
 Axes: B batch.
 """
@@ -25,31 +25,35 @@ from lingo.ops.quantization import (
 )
 from lingo.ops.shape import sizes_of
 
-_TINY = 1e-6  # the least width of a weight's range on each side of 0
+_TINY = 1e-6  # a weight's range reaches at least this far on each side of 0
 
 
 class Progress(NamedTuple):
-    """The point in training at which an operand is quantized."""
+    """The state of training when a tensor is quantized."""
 
     steps: Any  # float32 scalar, the training steps done; None: the domain counts no steps
     training: bool  # whether the call is part of a training step
-    constant_ranges: bool = False  # after training: whether ranges are constants for a converter
+    # whether ranges are constants of the graph, for a converter that reads them; after training
+    constant_ranges: bool = False
 
 
 class QDomain(Configurable, interface=True):
-    """Quantizes weights and activations. Operands have any float type; results have the same."""
+    """Quantizes weights and activations of any float type; results have the type of the inputs."""
 
     decay: ClassVar[float | None] = None
-    """Decay per step of the moving ranges of activations; None: no range is measured."""
+    """Decay per step of the moving averages of activations' ranges; None: no range is measured."""
 
     @property
     def counts_steps(self) -> bool:
-        """Whether `Progress.steps` is needed."""
+        """Whether the domain needs `Progress.steps`, so that training steps have to be counted."""
         return False
 
     @property
     def group_size(self) -> int | None:
-        """How many neighbouring examples share a range in training; None: all of a call."""
+        """How many neighbouring examples share a range in training; None: all examples of a call.
+
+        It matters only for domains that measure ranges.
+        """
         return 1
 
     @property
@@ -58,47 +62,57 @@ class QDomain(Configurable, interface=True):
         return 8
 
     def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
-        """Returns a quantized weight, any shape; the product sums over its `sum_axes`."""
+        """Returns the quantized weight w, any shape; the product sums over its `sum_axes`."""
         raise NotImplementedError(f"{type(self).__name__} has no weight")
 
     def channels(self, w: tf.Tensor, sum_axes: Sequence[int]) -> Channels | None:
-        """Returns 8-bit levels and a scale with the product `weight`; None: there are none."""
+        """Returns a weight's 8-bit levels and scale; None if the domain has no such levels.
+
+        Levels times scale is the result of `weight`.
+        """
         return None
 
     def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
         """Returns quantized activations x [B, ...].
 
-        `limits` is the result of `measure` in training, and its moving average after training; None
-        if nothing is measured.
+        `limits` is the range of x: in training the result of `measure`, after training its moving
+        average. None: the domain measures no ranges.
         """
         raise NotImplementedError(f"{type(self).__name__} has no activation")
 
     def natural(self, x: tf.Tensor, name: NaturalRange, now: Progress) -> tf.Tensor:
-        """Returns quantized activations, any shape, of a known range."""
+        """Returns quantized activations x, any shape, that are results of the function `name`.
+
+        Their range is known: results of "tanh", for example, are in [-1, 1].
+        """
         raise NotImplementedError(f"{type(self).__name__} has no natural")
 
     def measure(self, x: tf.Tensor) -> Range:
-        """Returns the ranges of activations x [B, ...] in training, float32 [B or 1, 1, ...]."""
+        """Returns the ranges of activations x [B, ...] in training, float32 [B or 1, 1, ...].
+
+        There is a range for each example, or one for all.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no measure")
 
 
 class PassiveAsymQDomain(QDomain):
-    """Measures ranges, and rounds from the first step on.
+    """Measures the ranges of activations, and rounds values from the first step on.
 
-    In training an activation is rounded to levels between its least value (0 at most) and its
-    largest (0 at least). After training the levels are between the moving averages of both. A range
-    that is not finite does not change the averages.
+    In training, an activation is rounded to levels between its least value (0 at most) and its
+    largest value (0 at least). After training the levels are between the moving averages of these
+    two. A range that is not finite does not change the averages.
 
     Departs from Lingvo, which takes the extremes of each replica's batch: here each example has its
-    own range, and the average is over all examples. So no result depends on how a batch is cut into
-    replicas, shards, micro-batches or accumulated parts. `statistics_over=None` takes the extremes
-    of a call.
+    own range, and the average is over all examples. So no result depends on how a batch is split
+    into replicas, shards, micro-batches or accumulated parts. With `statistics_over=None` all
+    examples of a call share a range.
     """
 
-    bits: int = 8  # of a quantized value
-    range_decay: float = 0.99  # of the moving ranges, per step
+    bits: int = 8  # number of bits of a quantized value
+    range_decay: float = 0.99  # decay per step of the ranges' moving averages
     delay_start_steps: int = 0  # training steps without rounding; -1: training never rounds
-    statistics_over: int | None = 1  # examples that share a range in training; None: all of a call
+    # number of examples that share a range in training; None: all examples of a call
+    statistics_over: int | None = 1
     per_channel: bool = (
         True  # whether each output of a weight has its own range, symmetric around 0
     )
@@ -167,7 +181,7 @@ class PassiveAsymQDomain(QDomain):
         return self._delay(x, rounding(x, limits, bits=self.p.bits), now)
 
     def _delay(self, x: tf.Tensor, rounded: tf.Tensor, now: Progress) -> tf.Tensor:
-        """Returns x in training before `delay_start_steps`, else its rounded values."""
+        """Returns x during the first `delay_start_steps` training steps, else `rounded`."""
         delay = self.p.delay_start_steps if now.training else 0
         if delay < 0:
             return x
@@ -175,12 +189,13 @@ class PassiveAsymQDomain(QDomain):
 
 
 class SymmetricScheduledClipQDomain(QDomain):
-    """One symmetric range for everything, which shrinks by a schedule before values are rounded.
+    """Clips all values to one symmetric range, which a schedule shrinks before it rounds values.
 
-    It measures nothing. Activations of a known range are rounded to it once rounding has begun.
+    No ranges are measured. Once rounding has begun, activations with a known range, such as results
+    of tanh, are rounded to levels of that range instead.
     """
 
-    schedule: FakeQuantizationSchedule = FakeQuantizationSchedule
+    schedule: FakeQuantizationSchedule = FakeQuantizationSchedule  # range and start of rounding
 
     def setup(self) -> None:
         self.schedule = self.p.schedule.build()
@@ -208,9 +223,9 @@ class SymmetricScheduledClipQDomain(QDomain):
 
 
 class WeightQDomain(QDomain):
-    """Rounds weights alone; each output has its own levels, symmetric around 0."""
+    """Rounds weights, but not activations; each output has its own levels, symmetric around 0."""
 
-    bits: int = 8  # of a quantized value
+    bits: int = 8  # number of bits of a quantized value
 
     def check(self) -> None:
         check_bits(self.p.bits)

@@ -3,8 +3,9 @@
     fold_weights        for a decoding loop, which reads weights often: wrappers compute them once
     quantize_weights    for programs that do not train: also converts products' weights to int8
 
-An 8-bit weight has two entries: its levels at its path, its scale at `path.scale_of`. Layers read
-the product of both, which exists as a float32 tensor only where it is used.
+Weights are dicts of program path -> tensor, where stacked layers have one tensor. An 8-bit weight
+has two entries: its levels are at its path, and its scale is at `path.scale_of(its path)`. Layers
+read levels times scale, which exists as a float32 tensor only where it is used.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from lingo.ops.quantization import Channels, quantize_channels
 
 
 def fold_weights(layer: Layer, call: Call) -> Call:
-    """Returns a call context with the weights that products multiply, each computed once.
+    """Returns a call context with ready weights, so that a loop does not compute them each time.
 
-    Outer wrappers come first; stacked weights are computed at once. Weights are cast to the dtype
-    of their layer and rounded. `call` is a context outside of any scan; if its weights are ready,
-    it is returned as it is.
+    Wrappers such as `Lora` and `Quantized` have been applied to the ready weights, outer wrappers
+    first, and weights have their layer's dtype. Stacked weights are computed at once. `call` is a
+    context outside of any scan; if its weights are ready, the result is `call` itself.
     """
     if call.weights_ready:
         return call
@@ -42,13 +43,14 @@ def fold_weights(layer: Layer, call: Call) -> Call:
 
 
 def quantize_weights(layer: Layer, call: Call) -> dict[str, Any]:
-    """Returns the weights of `fold_weights`, but weights of products have 8 bits.
+    """Returns weights like `fold_weights`, but the weights of products have 8 bits.
 
     Each output of a product has a scale. A weight that is not in a `Quantized`, or whose domain has
     no 8-bit levels, is rounded to such levels here, except in routers and softmax layers.
-    The result is program path -> [*stacked axes, *shape] tensor: int8, with a float32 entry for its
-    scale, or of the layer's dtype. Calls with these weights set `weights_ready`. Raises ValueError
-    if `call` already sets it.
+
+    The result maps program path -> tensor [*stacked axes, *shape]. A product's weight is int8, with
+    a second entry for its scale, float32. Other weights have the layer's dtype. Calls with these
+    weights must set `weights_ready`. Raises ValueError if `call` already sets `weights_ready`.
     """
     if call.weights_ready:
         raise ValueError("the weights of this call are ready: wrappers would be applied again")
@@ -62,7 +64,7 @@ def quantize_weights(layer: Layer, call: Call) -> dict[str, Any]:
 
 
 def dequantize_weights(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns program path -> float32 array, for weights as `quantize_weights` returns."""
+    """Returns program path -> float32 array: the values of weights from `quantize_weights`."""
     arrays = {where: np.asarray(value, np.float32) for where, value in weights.items()}
     for where in weights:
         if (scale := path.scale_of(where)) in arrays:
@@ -71,7 +73,7 @@ def dequantize_weights(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _reweight(layer: Layer, call: Call) -> dict[str, Any]:
-    """Returns a call's weights in the dtype of their layers, as their wrappers compute them."""
+    """Returns a call's weights after wrappers such as `Lora`, each in its layer's dtype."""
     weights = dict(call.weights)
     for part in layer.tree():  # a wrapper comes before what it wraps
         if isinstance(part, Reweighted):
@@ -81,7 +83,7 @@ def _reweight(layer: Layer, call: Call) -> dict[str, Any]:
 
 
 def _product_channels(layer: Layer, weights: Mapping[str, Any]) -> Iterator[tuple[str, Channels]]:
-    """Yields the program path of each product's weight, with its 8-bit levels and scale."""
+    """Yields (program path of a weight, its 8-bit levels and scale) for each product."""
     for product in find_products(layer):
         if product.product.has_weight and not product.product.exact:
             axes = product.stacked_sum_axes(product.path)

@@ -1,8 +1,8 @@
-"""A wrapper that quantizes the operands of all products inside a layer.
+"""A wrapper that quantizes the factors of all matrix products and convolutions inside a layer.
 
 for product in products of the layer inside:        # at setup
-    declare the moving range of each activation: w_in_input_low, w_in_input_high
-call the layer inside, whose products ask the call context for their operands
+    declare states for each activation's range, such as w_in_input_low and w_in_input_high
+call the layer inside, whose products ask the call context for their (rounded) factors
 """
 
 from __future__ import annotations
@@ -30,39 +30,40 @@ _MINUS_ONE = Constant.params(value=-1.0).build()
 
 
 class LayerProduct(NamedTuple):
-    """A product of a layer in a tree."""
+    """A product, with the path of its layer in a tree."""
 
     path: str  # the layer's path, then the product's name
     product: Product
-    sum_axes: tuple[int, ...]  # axes of the weight that the product sums over; () without one
-    stack_axes: tuple[str, ...]  # logical axes of the stacked axes of the layer
+    sum_axes: tuple[int, ...]  # axes of the weight that the product sums over; () without a weight
+    stack_axes: tuple[str, ...]  # logical axes along which the layer is stacked
 
     def stacked_sum_axes(self, where: str) -> list[int]:
-        """Returns the axes that it sums over in its stacked weight at a program path."""
+        """Returns `sum_axes` as axes of the stacked weight, whose program path is `where`."""
         return [len(path.stack_shape(where)) + axis for axis in self.sum_axes]
 
     @property
     def activations_to_measure(self) -> list[str]:
-        """The activations whose range is not known."""
+        """The names of the activations whose range has to be measured."""
         return [name for name in self.product.activations if name not in _NATURAL]
 
 
 class Quantized(Wrapper):
-    """Rounds the operands of products inside to a few bits, in training, too (Jacob et al. 2018).
+    """Rounds the factors of products inside to a few bits, in training, too (Jacob et al. 2018).
 
-    Weights stay float32: they are rounded each time they are used, and gradients pass the rounding
-    straight through. Norms, and the products of routers and softmax layers, keep their precision.
-    A layer inside that has its own `Quantized` follows that one. The default domain follows
-    Lingvo's quantization: `PassiveAsymQDomain`.
+    Weights are stored as float32 and rounded each time they are used. Gradients ignore the rounding
+    (straight-through). Norms, and the products of routers and softmax layers, keep their precision.
+    If a layer inside has its own `Quantized`, this inner wrapper decides. The default domain,
+    `PassiveAsymQDomain`, follows Lingvo's quantization.
 
-    States, for each activation x of a product p whose range is measured:
+    States, where the range of the activation x of a product p is measured:
         <p>_<x>_low: a scalar, the moving average of the least value, initially -1.
         <p>_<x>_high: a scalar, the moving average of the largest value, initially 1.
         steps: a scalar, the number of training steps, if the domain depends on it.
     """
 
-    domain: QDomain = PassiveAsymQDomain
-    pattern: str = ".*"  # regex that fits the whole path, from here, of a product to quantize
+    domain: QDomain = PassiveAsymQDomain  # how weights and activations are rounded
+    # regex for the products to quantize; it must match a product's whole path from the layer inside
+    pattern: str = ".*"
 
     def check(self) -> None:
         check_regex(self.p.pattern)
@@ -93,7 +94,8 @@ class Quantized(Wrapper):
             for product in self.quantized_products
         }
         scales = {}
-        if not (call.training or call.constant_ranges):  # a converter itself rounds added constants
+        # a converter, which reads constant ranges, rounds added constants itself
+        if not (call.training or call.constant_ranges):
             scales = {
                 path.join(self.path, product.path): partial(self._product_scale, product)
                 for product in self.quantized_products
@@ -111,7 +113,10 @@ class Quantized(Wrapper):
         return self.call_wrapped("result_scale", product)
 
     def rounded_weights(self) -> dict[str, tf.Tensor]:
-        """Returns program path -> rounded weight, [stacked axes, ...], for the current call."""
+        """Returns path -> rounded weight, [stacked axes, ...], for the current call's weights.
+
+        Stacked layers have one tensor.
+        """
         now = Progress(self._steps_done(), training=False)
         return {
             where: self.domain.weight(w, product.stacked_sum_axes(where), now)
@@ -119,10 +124,10 @@ class Quantized(Wrapper):
         }
 
     def weight_channels(self) -> dict[str, quantization.Channels]:
-        """Returns program path -> 8-bit levels and scale of a weight of the current call.
+        """Returns path -> 8-bit levels and scale of a weight, for the current call's weights.
 
-        Their product is the domain's rounded weight if the domain has 8-bit levels. Otherwise the
-        rounded weight is rounded once more, to such levels.
+        Stacked layers have one tensor. Levels times scale is the domain's rounded weight if the
+        domain has 8-bit levels. Otherwise the rounded weight is rounded once more, to such levels.
         """
         now, by_path = Progress(self._steps_done(), training=False), {}
         for where, product, w in self._product_weights():
@@ -161,11 +166,17 @@ class Quantized(Wrapper):
                 yield where, product, weights[where]
 
     def _steps_done(self) -> tf.Tensor | None:
-        """Returns the training steps done before, a float32 scalar, if the domain counts them."""
+        """Returns how many training steps came before, a float32 scalar.
+
+        None: the domain does not count steps.
+        """
         return self.steps if self.domain.counts_steps else None
 
     def _count_step(self) -> tf.Tensor | None:
-        """Returns the training steps done before, and counts this call's step."""
+        """Returns how many training steps came before; in training, counts the current step.
+
+        None: the domain does not count steps.
+        """
         steps = self._steps_done()
         if steps is not None and context.current().training:
             self.batch_statistic("steps", steps + 1.0, tf.ones([]))
@@ -174,7 +185,7 @@ class Quantized(Wrapper):
     def _quantize(
         self, product: LayerProduct, now: Progress, operands: Mapping[str, tf.Tensor]
     ) -> list[tf.Tensor]:
-        """Returns the quantized operands of a product, which are given by name."""
+        """Returns the quantized factors of a product; `operands` are name -> factor."""
         return [self._operand(product, name, x, now) for name, x in operands.items()]
 
     def _operand(self, product: LayerProduct, name: str, x: tf.Tensor, now: Progress) -> tf.Tensor:
@@ -202,7 +213,10 @@ class Quantized(Wrapper):
         return quantization.Range(*(state[path.join(self.path, name)] for name in names))
 
     def _product_scale(self, product: LayerProduct, w: tf.Tensor) -> tf.Tensor | None:
-        """Returns the scale of a product with the weight w, float32 [channels], if it has one."""
+        """Returns `Layer.result_scale` of a product with the weight w: float32 [channels] or None.
+
+        None: the input's range is not measured, or the weight has no 8-bit levels.
+        """
         names = product.activations_to_measure
         if self.domain.decay is None or not names:
             return None
@@ -213,7 +227,11 @@ class Quantized(Wrapper):
         return tf.reshape(channels.scale * input_scale, [-1])
 
     def _add_range(self, name: str, values: tf.Tensor, finite: tf.Tensor) -> None:
-        """Adds one end of ranges, float32 [examples or 1], to a state, for finite examples only."""
+        """Adds the lower or upper ends of examples' ranges to the moving average `name`.
+
+        `values` are float32 [examples or 1]. `finite`, bool [examples], says which examples have
+        only finite values; only their ranges are added.
+        """
         if values.shape[0] == 1:  # one range for all
             finite = tf.reduce_all(finite)[None]
         elif (size := self.domain.group_size or 1) > 1:  # a group is finite if all examples are
@@ -228,7 +246,7 @@ def _range_names(product: LayerProduct, activation: str) -> list[str]:
 
 
 def find_products(layer: Layer) -> Iterator[LayerProduct]:
-    """Yields the products of a tree, but not those inside a `Quantized`; paths start at `layer`."""
+    """Yields the products of a layer and the layers inside, except products in a `Quantized`."""
     inside: set[int] = set()
     for part in layer.tree():
         if isinstance(part, Quantized):
@@ -238,7 +256,7 @@ def find_products(layer: Layer) -> Iterator[LayerProduct]:
 
 
 def layer_products(layer: Layer) -> Iterator[LayerProduct]:
-    """Yields the products of a layer itself."""
+    """Yields the products of a layer itself; a product whose weight is not declared is skipped."""
     weights = {spec.path: spec for spec in layer.declarations() if spec.decay is None}
     for product in layer.products:
         spec = weights.get(product.name)

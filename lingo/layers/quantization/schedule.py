@@ -16,7 +16,7 @@ from lingo.ops.quantization import Range, fake_quantize, symmetric_range
 class LinearClippingCapSchedule(Configurable):
     """A cap on absolute values that changes linearly from `start_cap` to `end_cap`.
 
-    It is start_cap before start_step, end_cap after end_step, and between them
+    The cap is start_cap before start_step, and end_cap after end_step. Between these steps it is
     r end_cap + (1 - r) start_cap with r = (step - start_step) / (end_step - start_step).
 
     >>> schedule = LinearClippingCapSchedule.params(end_step=10).build()
@@ -49,9 +49,10 @@ class LinearClippingCapSchedule(Configurable):
 
 
 class FakeQuantizationSchedule(Configurable):
-    """Clips to a shrinking range, and from `quant_start_step` on also rounds to its levels.
+    """Clips values to a shrinking range; from `quant_start_step` on, also rounds them to levels.
 
-    For a cap c of `LinearClippingCapSchedule` the range is (-c, c (2^(bits-1) - 1) / 2^(bits-1)).
+    For a cap c, which changes as in `LinearClippingCapSchedule`, the range is
+    (-c, c (2^(bits-1) - 1) / 2^(bits-1)).
     """
 
     clip_start_step: int = 0  # step where the range begins to shrink; below 0: values never change
@@ -59,7 +60,7 @@ class FakeQuantizationSchedule(Configurable):
     quant_start_step: int = 15000  # first step that rounds: clip_end_step or later
     start_cap: float = 8.0  # c at first
     end_cap: float = 1.0  # c in the end
-    bits: int = 8  # of a quantized value
+    bits: int = 8  # number of bits of a quantized value
 
     def check(self) -> None:
         p = self.p
@@ -76,13 +77,13 @@ class FakeQuantizationSchedule(Configurable):
             )
 
     def limits(self, step: Any) -> Range:
-        """Returns the range at a step, float32 scalars."""
+        """Returns the range that values are clipped to at a step, two float32 scalars."""
         p = self.p
         steps = range(p.clip_start_step, p.clip_end_step)
         return symmetric_range(_linear_cap(step, steps, p.start_cap, p.end_cap), bits=p.bits)
 
     def quantize(self, x: tf.Tensor, step: Any) -> tf.Tensor:
-        """Returns x, any shape and float type, clipped or rounded as at a step."""
+        """Returns x, any shape and float type, after the clipping or rounding of a step."""
         if self.p.clip_start_step < 0:
             return x
         low, high = (tf.stop_gradient(limit) for limit in self.limits(step))
@@ -97,7 +98,10 @@ class FakeQuantizationSchedule(Configurable):
 
 
 def _linear_cap(step: Any, steps: range, start_cap: float, end_cap: float) -> tf.Tensor:
-    """Returns a cap that changes linearly during `steps`; if those are empty, all at once."""
+    """Returns a cap, a float32 scalar, that changes linearly during `steps`.
+
+    If the range `steps` is empty, the cap changes at its start at once.
+    """
     passed = tf.cast(step, tf.float32) - steps.start
     if not steps:
         return tf.where(passed < 0, start_cap, end_cap)

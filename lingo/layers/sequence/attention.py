@@ -28,7 +28,7 @@ _FAR = 2**30  # in positions: outside of any window
 class Attention(DotProductAttention):
     """Lets each position attend to the positions of its document that the mask allows.
 
-    It has the weights of `DotProductAttention`.
+    The weights are described in `DotProductAttention`.
 
     Caches:
         key, value: [K, S, H], where decoding has room for S positions; with a local window, the
@@ -37,7 +37,7 @@ class Attention(DotProductAttention):
     """
 
     mask: Mask = Causal  # which positions of its document a position sees
-    positions: AttentionPositions | None = None  # encoding of positions in queries, keys or logits
+    positions: AttentionPositions | None = None  # position encoding; None: no encoding
 
     def setup(self) -> None:
         super().setup()
@@ -126,7 +126,10 @@ class Attention(DotProductAttention):
     def _project(
         self, x: tf.Tensor, position_ids: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns queries, keys and values, [B, T, heads, H], for x [B, T, D] at position ids."""
+        """Projects x [B, T, D] to queries, keys and values, [B, T, heads, H] each.
+
+        Queries and keys are rotated by `position_ids`, int32 [B or 1, T], if `positions` rotates.
+        """
         query, key, value = (self._heads(name, x) for name in ("query", "key", "value"))
         if self.query_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
@@ -144,14 +147,18 @@ class Attention(DotProductAttention):
         return self.positions.bias(query_positions, key_positions, table)
 
     def _bias_positions(self, indices: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
-        """Returns the positions, int32 [B or 1, T], whose distances in a document biases use.
+        """Returns the positions, int32 [B or 1, T], from which biases compute distances.
 
-        Indices, which all examples share, have the same distances as consecutive position ids.
+        These are the position ids. If those are consecutive in a document, indices in the example
+        have the same distances, and all examples share them; then the result is `indices`.
         """
         return indices if self.mask.has_consecutive_ids else inputs.position_ids
 
     def _update_caches(self, key: tf.Tensor, value: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
-        """Adds keys and values [B, K, C, H] to the caches; returns old and new, [B, K, S, H]."""
+        """Adds the new keys and values, [B, K, C, H], to the caches.
+
+        Returns all keys and all values for this step, cached and new ones: [B, K, S, H] each.
+        """
         new, both = self._to_cache("key", key) | self._to_cache("value", value), {}
         for names in (("key", "value"), ("key_scale", "value_scale")):
             if names[0] in new:
@@ -165,7 +172,11 @@ class Attention(DotProductAttention):
     def _append(
         self, old: list[tf.Tensor], new: list[tf.Tensor], index: tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns tensors with their old and new positions, and with the positions to cache."""
+        """Appends new positions to cached tensors.
+
+        Returns two lists: the tensors that this step reads, with old and new positions, and the
+        tensors to cache for the next step.
+        """
         if self.mask.reach is None:
             both = write_positions(old, new, index)
             return both, both
@@ -175,7 +186,10 @@ class Attention(DotProductAttention):
         return both, last
 
     def _blocks(self, length: int | None) -> Blocks | None:
-        """Returns how T positions are cut into blocks; None if that saves no logits."""
+        """Returns how a local window's T positions are cut into blocks; None to use no blocks.
+
+        Blocks are used only if they save logits.
+        """
         if self.mask.reach is None or length is None or self.p.blockwise:
             return None
         before, after = self.mask.reach
@@ -183,7 +197,7 @@ class Attention(DotProductAttention):
         return blocks if length > blocks.num_keys else None
 
     def _logits(self, indices: tf.Tensor, inputs: CallInputs) -> Logits:
-        """Returns the mask and bias of a call for `attend_blockwise`."""
+        """Returns the call's mask and bias in the form that `attend_blockwise` takes."""
         call, band = context.current(), band_of(self.mask)
         positions = self._bias_positions(indices, inputs)
         tensors = {"index": indices, "position": positions, "segment": inputs.segments}
@@ -222,12 +236,16 @@ class Attention(DotProductAttention):
         indices: tf.Tensor,
         inputs: CallInputs,
     ) -> tf.Tensor:
-        """Attends block by block: a batch of B * M blocks, each with the keys that it may see."""
+        """Attends in a batch of B * M blocks, each with only the keys that its window can see.
+
+        `heads` are queries, keys and values, [B, T, heads, H]. Returns the averages of values,
+        [B, T, N, H].
+        """
         query, key, value = heads
         length: Any = query.shape[1]
         split, split_keys = blocks.split, blocks.split_with_neighbors
         zeros = tf.zeros_like(query[:, :1, 0, 0], tf.int32)  # [B, 1]
-        # blocks are padded with index 0, which has to be far from all others
+        # blocks are padded with index 0, which has to be far from the indices of real positions
         indices, position_ids = indices + _FAR + zeros, inputs.position_ids + zeros
         mask = self.mask.sees(split(indices), split_keys(indices))
         if inputs.segments is not None:

@@ -14,7 +14,7 @@ class Conv1D(Conv):
     With padding SAME, zeros surround the sequence and the result has length ceil(T / stride); with
     VALID, windows lie inside the sequence. A result also depends on later positions, and on other
     documents in the same example. Initial weights have variance 2 / (k C), as in `Conv2D`.
-    Inputs are [B, T, C], results [B, T', F].
+    Inputs are [B, T, C], and results are [B, T', F].
 
     Weights:
         w: [k, C, F].

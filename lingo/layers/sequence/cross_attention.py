@@ -18,8 +18,8 @@ from lingo.ops.blockwise_attention import Logits
 class CrossAttention(DotProductAttention):
     """Lets each position attend to the memory of its document (Vaswani et al. 2017, sec. 3.2.3).
 
-    There is no position bias between queries and memory. It has the weights of
-    `DotProductAttention`; `w_key` and `w_value` are [width of the memory, K, H].
+    There is no position bias between queries and memory. The weights are described in
+    `DotProductAttention`, but here `w_key` and `w_value` are [width of the memory, K, H].
 
     Caches:
         memory_key, memory_value: [K, S, H], set by the step that gets the memory.
@@ -38,12 +38,14 @@ class CrossAttention(DotProductAttention):
         return self.p.dim if self.p.memory_dim is None else self.p.memory_dim
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Lets each position attend to the memory of its document; raises ValueError without one.
+        """Lets each position attend to the memory of its document.
+
+        Raises ValueError if `inputs.memory` is None.
 
         Args:
             x: [B, T, D], any float type.
             inputs: `memory`, `memory_segments` and `segments`. Without `segments` each example is
-                one document, which sees all of its memory but padding.
+                one document, which sees all of its memory except padding.
 
         Returns:
             [B, T, D], in the layer's dtype; finite at padding, too.
@@ -55,8 +57,8 @@ class CrossAttention(DotProductAttention):
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions, [B, C, D]; only the first step computes keys and values.
 
-        x is [B, C, D], any float type; `index` is not needed. The inputs have `memory` in the first
-        step, and `memory_segments` in every step.
+        x is [B, C, D], any float type; `index` is ignored. `inputs` must have `memory` in the first
+        step, and `memory_segments`, if the memory has padding, in every step.
         """
         inputs = inputs._replace(segments=None)
         names = ("memory_key", "memory_value")
@@ -72,14 +74,17 @@ class CrossAttention(DotProductAttention):
         return self._attend_to_memory(x, key, value, inputs)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
-        """Returns the operations of one call for x [B, T, D]; S, `memory_length`, is T if None."""
+        """Returns the operations of one call for x of shape [B, T, D].
+
+        `memory_length` is S, the number of positions of the memory; None: T.
+        """
         batch, length, _ = shape
         num_keys = length if memory_length is None else memory_length
         queries, keys, pairs = batch * length, batch * num_keys, batch * length * num_keys
         return self._flops(queries=queries, keys=keys, pairs=pairs)
 
     def _project_memory(self, memory: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns keys and values [B, K, S, H] of a memory [B, S, width of the memory]."""
+        """Projects a memory [B, S, width of the memory] to keys and values, [B, K, S, H] each."""
         key, value = self._heads("key", memory), self._heads("value", memory)
         if self.key_norm is not None:
             key = self.key_norm(key)
@@ -104,7 +109,7 @@ class CrossAttention(DotProductAttention):
 
 
 def _logits(inputs: CallInputs) -> Logits:
-    """Returns the mask of the memory for `attend_blockwise`."""
+    """Returns the mask of the memory in the form that `attend_blockwise` takes."""
     if inputs.memory_segments is None:
         return Logits()
     key_inputs, queries = {"segment": inputs.memory_segments}, inputs.segments

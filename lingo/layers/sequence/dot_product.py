@@ -1,7 +1,7 @@
-"""The common part of self- and cross-attention: projections to heads, attention, projection back.
+"""The base class of self-attention and cross-attention.
 
-`Attention` attends to its own input, `CrossAttention` to a memory: `--set=DotProductAttention.x=v`
-sets a field of both.
+It projects inputs to heads, attends, and projects back. `Attention` attends to its own input, and
+`CrossAttention` to a memory. `--set=DotProductAttention.x=v` sets the field x of both classes.
 
 Axes: B batch, T query positions, S key positions, D model width, N heads, K heads of keys and
 values, H head width.
@@ -37,18 +37,21 @@ ATTENTION_PRODUCTS = (
     Product("averages", ("value", "softmax"), has_weight=False),
 )
 """The products of activations with each other. `attend` rounds the attention weights, which are a
-softmax; `attend_blockwise` computes with sums of exponentials instead, which it does not round."""
+softmax, if a wrapper quantizes them. `attend_blockwise` computes with sums of exponentials instead,
+and does not round."""
 
-_MAX_WHOLE_LENGTH = 2048  # positions; by default, up to its square in logits exist at once
+_MAX_WHOLE_LENGTH = 2048  # by default, more logits than its square are computed block by block
 
 
 class DotProductAttention(Layer, interface=True):
     """Projects to heads, attends in each, projects back (Vaswani et al. 2017, sec. 3.2.2).
 
     With K < N, N / K heads of queries share each head of keys and values (Ainslie et al. 2023);
-    `num_kv_heads=1` is multi-query attention (Shazeer 2019). Departs from the first paper: no
-    biases by default. `cache_dtype="int8"` makes caches about a quarter of float32: (H + 4) / 4H.
-    Each head's key or value at a position is then rounded to 255 levels from -m to m, where m is
+    `num_kv_heads=1` is multi-query attention (Shazeer 2019). Departs from Vaswani et al.: there are
+    no biases by default.
+
+    With `cache_dtype="int8"`, caches take (H + 4) / 4H of their size in float32, about a quarter.
+    The key or value of a head at a position is then rounded to 255 levels from -m to m, where m is
     its largest absolute feature.
 
     Weights:
@@ -56,7 +59,8 @@ class DotProductAttention(Layer, interface=True):
         w_key, w_value: [D, K, H].
         w_output: [N, H, D].
         b_query: [N, H], b_key, b_value: [K, H], b_output: [D]; biases, as `use_bias` says.
-        feature_scale: [H], with `scale_features`: w multiplies queries by softplus(w) / ln 2.
+        feature_scale: [H], with `scale_features`; initially zeros. Queries are multiplied by
+            softplus(feature_scale) / ln 2.
     """
 
     dim: int  # width of the input and of the output
@@ -64,15 +68,19 @@ class DotProductAttention(Layer, interface=True):
     num_kv_heads: int | None = None  # K, a divisor of N; None: N
     head_dim: int | None = None  # H; None: dim / num_heads
     use_bias: bool = False  # whether each projection has a bias
-    use_output_bias: bool | None = None  # whether the output projection has one; None: `use_bias`
-    qk_norm: Norm | None = None  # over H (Henry et al. 2020): one for queries, one for keys
+    # whether the output projection has a bias; None: as `use_bias` says
+    use_output_bias: bool | None = None
+    # norm over the features of each head, one for queries and one for keys (Henry et al. 2020)
+    qk_norm: Norm | None = None
     query_scale: float | None = None  # factor of the logits; None: 1 / sqrt(H)
-    scale_features: bool = False  # whether trained numbers multiply the features of queries
-    logit_cap: float | None = None  # C: a logit s becomes C tanh(s / C)
-    dropout_rate: float = 0.0  # of the attention weights
+    scale_features: bool = False  # whether a trained scale multiplies the features of queries
+    logit_cap: float | None = None  # C: a logit s becomes C tanh(s / C); None: no cap
+    dropout_rate: float = 0.0  # dropout rate of the attention weights
     dropout_form: DropoutForm = "element"  # "feature": all queries of a head drop the same keys
-    blockwise: bool | None = None  # whether logits exist block by block; None: above 2048 x 2048
-    cache_dtype: Literal["int8"] | None = None  # of keys and values in decoding; None: `dtype`
+    # whether logits are computed block by block, to save memory; None: if there are more than
+    # 2048 x 2048 per head
+    blockwise: bool | None = None
+    cache_dtype: Literal["int8"] | None = None  # dtype of cached keys and values; None: `dtype`
     init: Initializer = FanIn  # of the four projections; biases start at zero
 
     products = (
@@ -133,7 +141,7 @@ class DotProductAttention(Layer, interface=True):
         return self.p.dim
 
     def _num_heads(self, name: str) -> tuple[int, str]:
-        """Returns the number of heads of queries, keys or values, and their logical axis."""
+        """Returns the number of heads of "query", "key" or "value", and their logical axis."""
         if name == "query" or self._num_kv_heads == self.p.num_heads:
             return self.p.num_heads, "heads"
         return self._num_kv_heads, "kv_heads"
@@ -148,9 +156,9 @@ class DotProductAttention(Layer, interface=True):
         return annotate(y, "batch", "length", self._num_heads(name)[1], "head_dim")
 
     def _declare_cache(self, name: str, length: int | None) -> None:
-        """Declares the cache of "key" or "value", [heads, S, H], and of its scales if it is int8.
+        """Declares a cache of keys or values, [K, S, H], and if it is int8 a cache of its scales.
 
-        S is `length`; None: the number of positions that decoding has room for.
+        `length` is S; None: the number of positions that decoding has room for.
         """
         dtype = self.p.cache_dtype
         self._declare_heads(name, length, self._head_dim, "head_dim", dtype)
@@ -169,9 +177,10 @@ class DotProductAttention(Layer, interface=True):
             self.cache(name, shape, axes=axes, dtype=dtype)
 
     def _to_cache(self, name: str, heads: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the cache entries, by name, of keys or values, [B, heads, positions, H].
+        """Converts keys or values, [B, K, positions, H], for the caches: cache name -> tensor.
 
-        With `cache_dtype` each position and head has a scale, float32 [B, heads, positions, 1].
+        With `cache_dtype`, a second entry has a scale for each head and position, float32
+        [B, K, positions, 1].
         """
         if self.p.cache_dtype is None:
             return {name: heads}
@@ -179,7 +188,10 @@ class DotProductAttention(Layer, interface=True):
         return {name: tf.cast(levels, tf.int8), f"{name}_scale": scale}
 
     def _from_cache(self, name: str, parts: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns keys or values from the entries of `_to_cache`, rounded if those are int8."""
+        """Returns keys or values, [B, K, positions, H], from entries as `_to_cache` returns them.
+
+        They are rounded if the caches are int8.
+        """
         if self.p.cache_dtype is None:
             return parts[name]
         values = tf.cast(parts[name], tf.float32) * parts[f"{name}_scale"]
@@ -187,8 +199,8 @@ class DotProductAttention(Layer, interface=True):
 
     def _scale_query(self, query: tf.Tensor) -> tf.Tensor:
         number = self._head_dim**-0.5 if self.p.query_scale is None else self.p.query_scale
-        # one number per feature: a scalar would be fused with the product and the mask into a
-        # oneDNN operation that takes 300 times as long
+        # A vector with the same number for each feature. TensorFlow would fuse a scalar with the
+        # product and the mask into a oneDNN operation that takes 300 times as long.
         scale: Any = np.full(self._head_dim, number, np.float32)
         if self.p.scale_features:
             scale = scale * tf.nn.softplus(self.feature_scale) / math.log(2.0)
@@ -204,7 +216,11 @@ class DotProductAttention(Layer, interface=True):
         bias: tf.Tensor | None = None,
         num_blocks: int = 1,
     ) -> tf.Tensor:
-        """Returns averages of values, [B * num_blocks, T, N, H]; arguments as in `attend`."""
+        """Returns the attention's averages of values, [B * num_blocks, T, N, H].
+
+        Arguments are as for `attend`, but `mask` is [B or 1, T, S]. `num_blocks` is the number of
+        blocks that each example is cut into.
+        """
         averages = attend(
             self._scale_query(query),
             key,
@@ -218,7 +234,7 @@ class DotProductAttention(Layer, interface=True):
         return swap_heads(averages)
 
     def is_blockwise(self, num_queries: int | None, num_keys: int | None) -> bool:
-        """Returns whether logits exist block by block: never if a length is not static."""
+        """Returns whether logits are computed block by block; never if a length is not static."""
         if num_queries is None or num_keys is None or self.p.blockwise is False:
             return False
         return self.p.blockwise or num_queries * num_keys > _MAX_WHOLE_LENGTH**2
@@ -226,7 +242,10 @@ class DotProductAttention(Layer, interface=True):
     def _attend_blockwise(
         self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, *, logits: Logits
     ) -> tf.Tensor:
-        """Returns averages of values, [B, T, N, H]; arguments as in `attend_blockwise`."""
+        """Returns the attention's averages of values, [B, T, N, H], computed block by block.
+
+        Arguments are as for `attend_blockwise`.
+        """
         key, value = (
             annotate(x, "batch", self._num_heads("key")[1], None, None) for x in (key, value)
         )
@@ -241,7 +260,10 @@ class DotProductAttention(Layer, interface=True):
         return swap_heads(annotate(averages, "batch", "heads", None, None))
 
     def _dropout(self, num_blocks: int, weights: tf.Tensor) -> tf.Tensor:
-        """Drops attention weights [B * num_blocks, N, T, S]; random numbers are per example."""
+        """Drops attention weights [B * num_blocks, N, T, S].
+
+        Random numbers depend on the example, so the blocks of an example are put together first.
+        """
         rate, form = self.p.dropout_rate, self.p.dropout_form
         if num_blocks == 1:
             return dropout(self, weights, rate=rate, form=form)
@@ -258,16 +280,20 @@ class DotProductAttention(Layer, interface=True):
         return annotate(out, "batch", "length", "embed")
 
     def _flops(self, *, queries: int, keys: int, pairs: int) -> int:
-        """Returns the operations for numbers of queries, keys, and query-key pairs with a logit."""
+        """Returns the operations for given numbers of queries, of keys, and of computed logits.
+
+        `pairs` is the number of query-key pairs that a logit is computed for, per head.
+        """
         p = self.p
         features = 2 * queries * p.dim * p.num_heads
         features += 2 * keys * self._source_dim * self._num_kv_heads
         return 2 * self._head_dim * (features + 2 * pairs * p.num_heads)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        """Returns scaled queries, averages (in two layouts), keys, values and attention weights.
+        """Returns the tensors kept for the gradient.
 
-        Every device has the keys and values of all positions.
+        They are the scaled queries, the averages of values in two layouts, the keys, the values and
+        the attention weights. Every device has the keys and values of all positions.
         """
         if len(call.shape) != 3:
             return super().residuals(call)
@@ -294,25 +320,33 @@ class DotProductAttention(Layer, interface=True):
             names = ("batch", "heads", "length", None)
             kept = Residual(1, weights, names, is_squeezed=True, is_read_in_float32=True)
             residuals.append(kept)
-            if self.p.dropout_rate > 0:  # the softmax reads it before dropout, the product after
+            # the gradient of the softmax reads the weights before dropout, and the gradient of the
+            # product reads them after dropout
+            if self.p.dropout_rate > 0:
                 residuals.append(kept._replace(is_elementwise=True))
         return residuals
 
     @property
     def _changes_queries_in_float32(self) -> bool:
-        """Whether queries and keys become float32 before the product that gives logits."""
+        """Whether queries and keys are cast to float32 before the product that computes logits.
+
+        A norm or a rotation does so.
+        """
         return self.p.qk_norm is not None
 
 
 def weight_rounding(layer: Layer) -> Callable[[tf.Tensor], tf.Tensor] | None:
-    """Returns a wrapper's rounding of attention weights, for `attend`; None: no wrapper does it."""
+    """Returns a function that rounds attention weights as a wrapper such as `Quantized` says.
+
+    It is an argument of `attend`. None: no wrapper changes the attention weights.
+    """
     if path.join(layer.path, "averages") not in context.current().operands:
         return None
     return lambda weights: layer.operands("averages", softmax=weights)[0]
 
 
 def swap_heads(x: tf.Tensor) -> tf.Tensor:
-    """Transposes positions and heads: [B, T, N, H] to [B, N, T, H] and back, any type."""
+    """Transposes positions and heads: [B, T, N, H] to [B, N, T, H], or back, any type."""
     return tf.transpose(x, [0, 2, 1, 3])
 
 
@@ -324,7 +358,8 @@ def within_documents(
     Padding sees padding, so that every query has a key.
 
     Args:
-        mask: bool [B or 1, T, S]; None, here and as a result: all queries see all keys.
+        mask: bool [B or 1, T, S], true where a query sees a key. None, also as a result: all
+            queries see all keys.
         query_segments: int32 [B, T], the document id of each query; None: one document.
         key_segments: int32 [B, S], the document id of each key; None: one document.
     """

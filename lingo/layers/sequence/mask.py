@@ -17,21 +17,21 @@ from lingo.ops.blockwise_attention import Band
 
 
 class Reach(NamedTuple):
-    """The most positions that a position sees before and after itself."""
+    """How far a position sees before and after itself."""
 
-    num_before: int
-    num_after: int
+    num_before: int  # number of positions before itself that a position sees
+    num_after: int  # number of positions after itself that a position sees
 
 
 class Mask(Configurable, interface=True):
     """Decides which positions of its document a position sees."""
 
     def sees(self, query: tf.Tensor, key: tf.Tensor, prefix: Any = None) -> Any:
-        """Returns which keys each query sees.
+        """Returns which keys each query sees, if all are in one document.
 
         Args:
             query: int32 [B or 1, T], indices of the queries in their examples.
-            key: int32 [B or 1, S], indices of the keys.
+            key: int32 [B or 1, S], indices of the keys in their examples.
             prefix: bool [B or 1, S], whether a key is in its document's prefix; None: no key is.
 
         Returns:
@@ -41,27 +41,30 @@ class Mask(Configurable, interface=True):
 
     @property
     def sees_later(self) -> bool:
-        """Whether a position may see a later one."""
+        """Whether a position may see later positions."""
         return False
 
     @property
     def has_steps(self) -> bool:
-        """Whether a position can be computed before later ones are known."""
+        """Whether a position can be computed before later positions are known, as in decoding."""
         return not self.sees_later
 
     @property
     def has_consecutive_ids(self) -> bool:
-        """Whether a document's position ids are consecutive; biases then use indices instead."""
+        """Whether the position ids of a document are consecutive.
+
+        Position biases then compute distances from indices, which all examples share.
+        """
         return True
 
     @property
     def reach(self) -> Reach | None:
-        """How far a position sees; None: without a limit."""
+        """How far a position sees before and after itself; None: there is no limit."""
         return None
 
     @property
     def band(self) -> Band | None:
-        """Which positions it sees, if only their distance decides; None: ask `sees`.
+        """The range of distances that a position sees; None: `sees` decides by more than distance.
 
         Blockwise attention skips blocks outside of the band, and masks only blocks at its edges.
         """
@@ -69,7 +72,7 @@ class Mask(Configurable, interface=True):
 
 
 class Causal(Mask):
-    """A position sees itself and all earlier ones (Vaswani et al. 2017, sec. 3.2.3)."""
+    """A position sees itself and all earlier positions (Vaswani et al. 2017, sec. 3.2.3)."""
 
     def sees(self, query: tf.Tensor, key: tf.Tensor, prefix: Any = None) -> Any:
         return key[:, None, :] <= query[:, :, None]
@@ -80,7 +83,7 @@ class Causal(Mask):
 
 
 class Bidirectional(Mask):
-    """A position sees all positions: for encoders. It cannot be computed step by step."""
+    """A position sees all positions. This is for encoders; it cannot be computed step by step."""
 
     sees_later = True
 
@@ -93,10 +96,10 @@ class Bidirectional(Mask):
 
 
 class Prefix(Mask):
-    """A position sees itself, earlier ones, and the whole prefix (Raffel et al. 2020, sec. 3.2.1).
+    """A position sees itself, earlier positions and the prefix (Raffel et al. 2020, sec. 3.2.1).
 
-    The input `prefix` marks its positions; without it, this is `Causal`. In decoding, one chunk has
-    to contain the whole prefix.
+    The call's input `prefix` marks the positions of the prefix; without this input, the mask is
+    `Causal`. In decoding, one chunk has to contain the whole prefix.
     """
 
     sees_later = True
@@ -110,13 +113,14 @@ class Prefix(Mask):
 class LocalWindow(Mask):
     """A position sees itself and window - 1 positions before it (Beltagy et al. 2020, sec. 3.1).
 
-    Attention computes it in blocks of `window` positions, so that T positions cost 2 T window
-    logits instead of T^2, or 3 T max(window, ahead) with `ahead`. Decoding caches window - 1
-    positions, whatever the length.
+    Attention cuts T positions into blocks of `window` positions, so that it computes
+    2 * T * window logits instead of T^2. With `ahead`, it computes 3 * T * max(window, ahead)
+    logits. Decoding caches window - 1 positions, whatever the length.
     """
 
-    window: int  # number of positions it sees up to and including itself
-    ahead: int = 0  # number of positions it sees after itself; if not 0, it has no steps
+    window: int  # number of positions that a position sees up to and including itself
+    # number of positions that a position sees after itself; if not 0, decoding is impossible
+    ahead: int = 0
 
     def check(self) -> None:
         if self.p.window < 1:
@@ -141,6 +145,6 @@ class LocalWindow(Mask):
 
 
 def band_of(mask: Mask) -> Band | None:
-    """Returns the band of a mask; None for a subclass that changes `sees`, but not `band`."""
+    """Returns a mask's `band`, or None if a subclass redefines `sees` without `band`."""
     cls = next(c for c in type(mask).__mro__ if "sees" in vars(c))
     return mask.band if "band" in vars(cls) else None

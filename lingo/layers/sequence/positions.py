@@ -1,9 +1,9 @@
-"""Position encodings.
+"""Position encodings, in attention or added to the embeddings.
 
 `Rotary`, `RelativeBias` and `Alibi` are values of `Attention.positions` and act on queries, keys
-and logits; `LearnedPositions` and `SinusoidPositions` belong to the model, which adds them to the
-embeddings. All take position ids within a document, so that two documents packed into one example
-are computed as if each were alone.
+and logits. `LearnedPositions` and `SinusoidPositions` belong to the model, which adds their vectors
+to the embeddings. All take position ids within a document, so that two documents packed into one
+example are computed as if each were alone.
 
 Axes: B batch, T query positions, S key positions, D model width, N heads, H head width.
 """
@@ -29,13 +29,14 @@ from lingo.ops.lookup import lookup
 class AttentionPositions(Layer, interface=True):
     """A position encoding in attention: rotates queries and keys, or adds a bias to the logits.
 
-    The defaults do neither.
+    A subclass defines `rotate` or `bias`; by default both have no effect.
     """
 
     def rotate(self, heads: Sequence[tf.Tensor], position_ids: tf.Tensor) -> list[tf.Tensor]:
-        """Returns queries and keys rotated by their positions.
+        """Returns queries and keys rotated by angles that depend on their positions.
 
-        The heads are [B, T, heads, H], any float type; `position_ids` are int32 [B or 1, T].
+        `heads` are queries and keys, [B, T, heads, H] each, any float type. `position_ids` are
+        int32 [B or 1, T].
         """
         return list(heads)
 
@@ -45,7 +46,8 @@ class AttentionPositions(Layer, interface=True):
         Args:
             query_positions: int32 [B or 1, T], position ids.
             key_positions: int32 [B or 1, S], position ids.
-            table: float32 [num_buckets, N], which the model passes to all layers that share it.
+            table: float32 [num_buckets, N], the table of `RelativeBias(shared=True)`, which the
+                model passes to all layers that share it.
         """
         return None
 
@@ -56,15 +58,17 @@ class AttentionPositions(Layer, interface=True):
 class Rotary(AttentionPositions):
     """Rotates feature pairs by angles proportional to the position (Su et al. 2021, sec. 3.2.2).
 
-    The logit of a rotated query and key depends only on the difference of their positions. Departs
-    from the paper: feature i is paired with i + H/2, not with its neighbour, which only reorders
-    the features.
+    The logit of a rotated query and a rotated key depends on their positions only through the
+    difference. Departs from the paper: feature i is paired with feature i + H/2 instead of its
+    neighbour; this only reorders the features.
     """
 
     head_dim: int  # H, even; inherited from the attention
-    max_wavelength: float = 10_000.0  # positions per turn of the slowest pair, over 2 pi
-    fraction: float = 1.0  # share of the pairs that turn; the others do not depend on the position
-    scaling: RotaryScaling | None = None  # of the frequencies, for longer texts than trained on
+    # the slowest pair makes a full turn in about 2 pi * max_wavelength positions (RoPE's theta)
+    max_wavelength: float = 10_000.0
+    fraction: float = 1.0  # share of the pairs that rotate; other pairs ignore the position
+    # change of the frequencies, for texts longer than in an earlier training; None: unchanged
+    scaling: RotaryScaling | None = None
 
     def check(self) -> None:
         p = self.p
@@ -99,12 +103,15 @@ class Rotary(AttentionPositions):
         return [rotate_pairs(x) for x in heads]
 
     def _frequencies(self) -> np.ndarray:
-        """Returns the radians per position of each pair, float32 [H/2]."""
+        """Returns for each feature pair its angle per position in radians, float32 [H/2]."""
         compute = rotary_frequencies if self.scaling is None else self.scaling.frequencies
         return self._per_pair(compute(self.p.max_wavelength, self._num_rotated), 0.0)
 
     def _per_pair(self, rotated: Any, other: float) -> np.ndarray:
-        """Returns `rotated` for the pairs that turn, then `other` for the rest, float32 [H/2]."""
+        """Returns a number per pair, float32 [H/2].
+
+        Pairs that rotate, which come first, have the numbers `rotated`; other pairs have `other`.
+        """
         numbers = np.full(self.p.head_dim // 2, other)
         numbers[: self._num_rotated] = rotated
         return numbers.astype(np.float32)
@@ -117,18 +124,20 @@ class Rotary(AttentionPositions):
 class RelativeBias(AttentionPositions):
     """Adds a trained number per head and bucket of distances (Raffel et al. 2020, sec. 2.1).
 
-    The buckets are T5's. In each direction, half of the buckets hold one distance each, and the
-    others grow geometrically up to `max_distance`; the last one holds all larger distances.
+    The buckets are T5's. In each direction, half of the buckets have one distance each, and the
+    sizes of the other buckets grow geometrically up to `max_distance`. The last bucket also has all
+    larger distances.
 
     Weights:
         table: [num_buckets, N], of initial variance 1/N, as in T5; not with `shared`.
     """
 
     num_heads: int  # N; inherited from the attention
-    num_buckets: int = 32  # number of ranges of distances
-    max_distance: int = 128  # distances from this one on are in the last range
-    bidirectional: bool = False  # whether later keys have half of the buckets; inherited
-    shared: bool = False  # whether the layers of a stack read one table, which the model owns
+    num_buckets: int = 32  # number of buckets, in both directions together
+    max_distance: int = 128  # this distance and larger ones are in the last bucket
+    # whether half of the buckets are for later keys; inherited from the attention
+    bidirectional: bool = False
+    shared: bool = False  # whether the layers of a stack read one table, which the model declares
     init: Initializer = FanIn  # of the table
 
     def check(self) -> None:
@@ -147,7 +156,10 @@ class RelativeBias(AttentionPositions):
             self.table = self.declare_table(self, "table")
 
     def declare_table(self, owner: Layer, name: str) -> Any:
-        """Declares the table, float32 [num_buckets, N], as a weight of this layer or the model."""
+        """Declares the table, float32 [num_buckets, N], as the weight `name` of `owner`.
+
+        The owner is this layer, or the model if layers share the table.
+        """
         num_heads = self.p.num_heads
         return owner.weight(
             name,
@@ -183,7 +195,10 @@ class RelativeBias(AttentionPositions):
         return tf.transpose(tf.gather(by_distance, distance, axis=1), [1, 0, 2, 3])
 
     def _buckets(self) -> np.ndarray:
-        """Returns the bucket of each distance, from the smallest, int32 [number of distances]."""
+        """Returns the bucket of each distance, int32 [number of distances], in ascending order.
+
+        Distances are from 0 to `max_distance`, with `bidirectional` from -`max_distance`.
+        """
         if not self.p.bidirectional:
             return distance_buckets(self.p.num_buckets, self.p.max_distance)
         half = self.p.num_buckets // 2
@@ -192,7 +207,10 @@ class RelativeBias(AttentionPositions):
 
 
 def _consecutive(positions: Any) -> np.ndarray | None:
-    """Returns positions, int32 [T], if they are constants that follow each other; else None."""
+    """Returns positions as int32 [T] if they are constants and consecutive; else None.
+
+    They must be the same for all examples, [1, T].
+    """
     values = tf.get_static_value(positions)
     if values is None or len(values) > 1 or (np.diff(values) != 1).any():
         return None
@@ -200,14 +218,14 @@ def _consecutive(positions: Any) -> np.ndarray | None:
 
 
 def diagonals(values: tf.Tensor, num_rows: int, num_columns: int) -> tf.Tensor:
-    """Returns matrices whose diagonals have one value each.
+    """Returns N matrices; all elements of a diagonal have the same value.
 
     No element is looked up, so that the gradient needs no scatter, which is slow on a TPU.
 
     Args:
         values: [N, rows + columns - 1], any type; the lowest diagonal's value comes first.
-        num_rows: rows of each of the N matrices.
-        num_columns: columns of each.
+        num_rows: number of rows of each matrix.
+        num_columns: number of columns of each matrix.
 
     Returns:
         [N, rows, columns], the type of `values`.
@@ -226,10 +244,11 @@ def diagonals(values: tf.Tensor, num_rows: int, num_columns: int) -> tf.Tensor:
 def shared_table(model: Layer, name: str, stack: Layer) -> Any:
     """Declares, as a weight of the model, the table that the relative biases of a stack share.
 
-    T5 has one table for the encoder's layers and one for the decoder's (Raffel et al. 2020, sec.
-    2.1). The model, in its `setup`, assigns the result to the attribute `name`, and passes it to
-    the built stack as the input `position_table`: float32 [num_buckets, N]; None if no bias is
-    shared. Raises ParamError if biases of different params share a table.
+    T5 has one table for all layers of the encoder, and one for all layers of the decoder (Raffel et
+    al. 2020, sec. 2.1). `stack` is built. The model calls this in its `setup` and assigns the
+    result to its attribute `name`. In a call, it passes this attribute, float32 [num_buckets, N],
+    to the stack as the input `position_table`. The result is None if no bias of the stack has
+    `shared=True`. Raises ParamError if biases that share the table have different params.
     """
     biases = sharing_biases(stack)
     for bias in biases[1:]:
@@ -244,20 +263,21 @@ def shared_table(model: Layer, name: str, stack: Layer) -> Any:
 
 
 def sharing_biases(layer: Layer) -> list[RelativeBias]:
-    """Returns the relative biases of a built tree that read a shared table."""
+    """Returns the `RelativeBias(shared=True)` layers among a built layer and the layers inside."""
     return [b for b in layer.tree() if isinstance(b, RelativeBias) and b.p.shared]
 
 
 def distance_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
     """Returns T5's bucket of each distance 0, 1, ... in one direction, int32 [max_distance + 1].
 
-    Distance n below half = num_buckets // 2 has a bucket of its own; n >= half has bucket
-    half + floor(log(n / half) / log(max_distance / half) * (num_buckets - half)), at most the last.
+    With half = num_buckets // 2, a distance n < half has bucket n. A distance n >= half has bucket
+    half + floor(log(n / half) / log(max_distance / half) * (num_buckets - half)), but at most the
+    last bucket.
     """
     half = num_buckets // 2
     distance = np.arange(max_distance + 1)
     growth = np.log(np.maximum(distance, half) / half) / math.log(max_distance / half)
-    # rounding must not move the first distance of a bucket into the one before
+    # rounding must not move the first distance of a bucket into the bucket before
     far = half + np.floor(growth * (num_buckets - half) + 1e-9).astype(np.int32)
     return np.where(distance < half, distance, np.minimum(far, num_buckets - 1)).astype(np.int32)
 
@@ -265,8 +285,9 @@ def distance_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
 class Alibi(AttentionPositions):
     """Subtracts the distance times the head's slope from each logit (Press et al. 2022, sec. 3).
 
-    Head n of N has slope 2^(-8 n / N), n = 1, 2, ... Departs from the paper: this holds for every
-    N, not only for powers of two, and later keys have a distance like earlier ones.
+    Head n of N, n = 1, 2, ..., has the slope 2^(-8 n / N). Departs from the paper: this formula
+    holds for every N, not only for powers of two, and distances to later keys count like distances
+    to earlier keys.
     """
 
     num_heads: int  # N; inherited from the attention
@@ -287,7 +308,7 @@ class LearnedPositions(Layer):
         table: [max_length, D], of initial variance 1/D.
     """
 
-    max_length: int  # number of positions; longer inputs are an error
+    max_length: int  # number of positions in the table; longer inputs are an error
     dim: int  # D, width of the vectors
     init: Initializer = FanIn  # of the table
 
@@ -299,7 +320,7 @@ class LearnedPositions(Layer):
         self.table = self.weight("table", shape, axes=axes, init=p.init.build(), fan_in=p.dim)
 
     def __call__(self, position_ids: tf.Tensor) -> tf.Tensor:
-        """Returns the vectors, [B, T, D], of position_ids, int32 [B, T], below `max_length`.
+        """Returns the vectors of positions, [B, T, D]; ids are int32 [B, T], below `max_length`.
 
         Raises ValueError if T is known and more than `max_length`.
         """
@@ -315,13 +336,16 @@ class LearnedPositions(Layer):
 class SinusoidPositions(Layer):
     """Sines and cosines of the position, added to the embeddings (Vaswani et al. 2017, sec. 3.5).
 
-    They are computed, not stored, for any length. Departs from the paper: the sines come first,
-    then the cosines, which only reorders the features.
+    The vectors are computed, not stored, so there is no largest length. Departs from the paper: all
+    sines come first, then all cosines; this only reorders the features.
     """
 
     dim: int  # D, width of the vectors, even
-    max_wavelength: float = 10_000.0  # positions per turn of the slowest wave, over 2 pi
-    amplitude: float = 1.0  # of each wave; 1 / sqrt(D) where the model multiplies by sqrt(D)
+    # the slowest wave has a period of about 2 pi * max_wavelength positions
+    max_wavelength: float = 10_000.0
+    # amplitude of each wave; give 1 / sqrt(D) if the model multiplies the sum of embeddings and
+    # positions by sqrt(D)
+    amplitude: float = 1.0
 
     positionwise = True
 
@@ -331,9 +355,9 @@ class SinusoidPositions(Layer):
         ranges.check_positive(self.p, "max_wavelength", "amplitude")
 
     def __call__(self, position_ids: tf.Tensor) -> tf.Tensor:
-        """Returns the vectors, [B, T, D], of position_ids, int32 [B, T].
+        """Returns the vectors of positions, [B, T, D], in the layer's dtype; ids are int32 [B, T].
 
-        With an amplitude of 1 their squared length is D/2.
+        With an amplitude of 1, the squared length of a vector is D/2.
         """
         half = self.p.dim // 2
         frequencies = self.p.max_wavelength ** (-np.arange(half) / half)

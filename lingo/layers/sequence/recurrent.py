@@ -28,13 +28,14 @@ from lingo.ops.scan import scan
 from lingo.ops.shape import size_of
 
 State = Mapping[str, Any]
-"""The state of a network: `hidden`, float32 [B, H], and other tensors like it."""
+"""The state of a recurrent network: name -> float32 [B, H]. One of the names is `hidden`."""
 
 
 class Recurrent(Layer, interface=True):
     """A recurrent network. Subclasses define `advance`, `num_gates` and `state_names`.
 
-    The state is float32 whatever the layer's dtype, since it accumulates over thousands of steps.
+    The state is float32 whatever the layer's dtype, since it accumulates over thousands of
+    positions.
 
     Weights:
         w_input: [D, G, H].
@@ -42,12 +43,12 @@ class Recurrent(Layer, interface=True):
         bias: [G, H], initially zeros.
 
     Caches:
-        hidden and the other states: [H].
+        hidden, and each other name in `state_names`: [H].
     """
 
     dim: int  # width of the input
     hidden_dim: int | None = None  # H, width of the state and of the output; None: dim
-    is_reversed: bool = False  # whether it reads from a document's end; it has no steps then
+    is_reversed: bool = False  # whether it reads documents from their end; it cannot decode then
     init: Initializer = FanIn  # of both matrices
 
     products = (Product("w_input"), Product("w_hidden", ("tanh",)))
@@ -55,7 +56,9 @@ class Recurrent(Layer, interface=True):
     num_gates: ClassVar[int]
     state_names: ClassVar[tuple[str, ...]] = ("hidden",)
     num_kept: ClassVar[int | None] = None
-    """Number of tensors [B, H] that the gradient keeps per position, gates too; None: unknown."""
+    """Number of tensors [B, H], gates included, that the gradient keeps per position.
+
+    None: unknown."""
 
     def check(self) -> None:
         ranges.check_positive(self.p, "hidden_dim")
@@ -75,10 +78,11 @@ class Recurrent(Layer, interface=True):
         return self.p.dim if self.p.hidden_dim is None else self.p.hidden_dim
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Computes all positions of x [B, T, D], any float type: [B, T, H], in the layer's dtype.
+        """Returns the outputs for all positions, [B, T, H], in the layer's dtype.
 
-        The state is reset to zero where a document begins, which is where `position_ids` are 0. A
-        reversed network resets it before it reads a document's last position.
+        x is [B, T, D], any float type. The state is reset to zero where a document begins, which is
+        where `position_ids` are 0. A reversed network resets the state before it reads a document's
+        last position.
         """
         zeros = tf.zeros([tf.shape(x)[0], self.output_dim])
         zeros = tf.ensure_shape(zeros, [x.shape[0], self.output_dim])
@@ -99,13 +103,16 @@ class Recurrent(Layer, interface=True):
     def advance(self, state: State, gates: tf.Tensor) -> State:
         """Returns the state of a position, with the names, shapes and types of `state`.
 
-        `state` is the state of the position before, float32 [B, H] each; `gates`, float32
+        `state` is the state of the position before, float32 [B, H] per name. `gates`, float32
         [B, G, H], is the input's contribution to each gate.
         """
         raise NotImplementedError(f"{type(self).__name__} has no advance")
 
     def state_gates(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns the contribution of `hidden`, float32 [B, H], to gates, float32 [B, G, H]."""
+        """Returns the contribution of the state `hidden` to each gate, float32 [B, G, H].
+
+        `hidden` is float32 [B, H].
+        """
         hidden = tf.cast(hidden, self.p.dtype)
         gates = tf.einsum("bh,hgk->bgk", *self.operands("w_hidden", tanh=hidden))
         return tf.cast(gates, tf.float32)
@@ -129,7 +136,8 @@ class Recurrent(Layer, interface=True):
         inputs = {"gates": tf.cast(gates, tf.float32) + self.bias}
         if position_ids is not None:
             begins = tf.transpose(position_ids)[:, :, None] == 0
-            if self.p.is_reversed:  # a last position comes before a beginning, or at the end
+            # reversed: a document's last position is before the next beginning, or at the end
+            if self.p.is_reversed:
                 begins = tf.pad(begins[1:], [[0, 1], [0, 0], [0, 0]], constant_values=True)
             inputs["begins"] = begins
 
@@ -160,7 +168,8 @@ class Lstm(Recurrent):
 
     num_gates = 4
     state_names = ("hidden", "cell")
-    num_kept = 11  # gates before and after their functions, both states, the tanh of the cell
+    # 4 gates before and after their activation functions, both states, and the tanh of the cell
+    num_kept = 11
 
     def check(self) -> None:
         super().check()
@@ -189,16 +198,18 @@ class Lstm(Recurrent):
 class Gru(Recurrent):
     """Gated recurrent unit (Cho et al. 2014, sec. 2.3). Gates: update, reset, candidate.
 
-    The reset gate multiplies the product of state and w_hidden, not the state itself (the variant
-    of cuDNN and Keras' `reset_after`), so that each position needs one matrix product. The update
-    gate is the share of the old state that is kept, as in Keras.
+    The reset gate multiplies the product of state and w_hidden, not the state itself, so that each
+    position needs one matrix product. This is the variant of cuDNN and of Keras's `reset_after`.
+    The update gate is the share of the old state that is kept, as in Keras.
 
     Weights:
         hidden_bias: [H], added to the candidate's product with the state; initially zeros.
     """
 
     num_gates = 3
-    num_kept = 9  # gates before and after their functions, 1 - keep, the sum at reset, the state
+    # 3 gates before and after their activation functions, 1 - keep, the sum that the reset gate
+    # multiplies, and the state
+    num_kept = 9
 
     def setup(self) -> None:
         super().setup()
@@ -216,17 +227,18 @@ class Gru(Recurrent):
 
 
 class RecurrentLayer(Layer):
-    """x + network(norm(x)): a recurrent network that can be stacked deep, as in Lingvo and GNMT
-    (Wu et al. 2016, sec. 3.1).
+    """A recurrent network with a residual connection: x + network(norm(x)).
+
+    Such layers can be stacked deep, as in Lingvo and GNMT (Wu et al. 2016, sec. 3.1).
 
     Weights:
-        w_output: [H, D], projects the network's output to width D; only if H is not D.
+        w_output: [H, D], projects the network's output to width D; declared only if H is not D.
     """
 
     dim: int  # width of the input and of the output
     network: Recurrent = Lstm  # passes a state from position to position
-    norm: Norm = RmsNorm  # before the network
-    dropout_rate: float = 0.0  # of the change that is added to x
+    norm: Norm = RmsNorm  # normalizes the network's input
+    dropout_rate: float = 0.0  # dropout rate of the network's output, which is added to x
     init: Initializer = FanIn  # of w_output
 
     products = (Product("w_output"),)

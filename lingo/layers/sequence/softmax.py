@@ -1,4 +1,4 @@
-"""The output layer of a language model: from activations to a logit for every token.
+"""The output layer of a language model, which computes a logit for every token.
 
 Axes: B batch, T positions, D model width, V vocabulary.
 """
@@ -17,7 +17,7 @@ from lingo.layers.residual import Residual, ResidualCall
 
 
 class Head(Layer, interface=True):
-    """Computes the logits of all tokens at every position, from that position's activations alone.
+    """Computes the logits of all tokens at each position, from the activations at this position.
 
     Subclasses define `product`.
     """
@@ -33,13 +33,14 @@ class Head(Layer, interface=True):
         ranges.check_positive(self.p, "logit_scale", "logit_cap")
 
     def __call__(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        """Returns float32 logits [B, T, V] of x [B, T, D] (`logit_cap`: Gemma Team 2024, sec. 2).
+        """Returns the logits of all tokens, float32 [B, T, V], for activations x [B, T, D].
 
-        `embedding`, [V, D], is the table of the model's input embedding; both have any float type.
+        `embedding`, [V, D], is the table of the model's input embedding. x and `embedding` have any
+        float type. `logit_cap` is from Gemma Team 2024, sec. 2.
         """
         x = tf.cast(x, self.p.dtype)
         if self.p.logit_scale != 1:
-            x *= self.p.logit_scale  # x has fewer elements than the logits
+            x *= self.p.logit_scale  # not the logits, which have more elements than x
         logits = self.product(x, tf.cast(embedding, self.p.dtype))
         logits, cap = tf.cast(logits, tf.float32), self.p.logit_cap
         if cap is not None:
@@ -55,7 +56,7 @@ class Head(Layer, interface=True):
         return 2 * batch * length * dim * self.p.vocab_size
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return []  # plans add the logits of a vocabulary themselves
+        return []  # plans of memory add the logits of a vocabulary themselves
 
 
 class TiedHead(Head):

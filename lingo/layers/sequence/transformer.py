@@ -21,30 +21,35 @@ from lingo.layers.sequence.positions import sharing_biases
 from lingo.ops.dropout import DropoutForm
 
 NormPlacement = Literal["pre", "post", "sandwich"]
-"""`pre`: x + f(norm(x)) (Xiong et al. 2020); `post`: norm(x + f(x)) (Vaswani et al. 2017);
-`sandwich`: x + norm(f(norm(x))) (Ding et al. 2021, sec. 2.4)."""
+"""Where a sublayer f is normalized. `pre`: x + f(norm(x)) (Xiong et al. 2020). `post`:
+norm(x + f(x)) (Vaswani et al. 2017). `sandwich`: x + norm(f(norm(x))) (Ding et al. 2021,
+sec. 2.4)."""
 
 
 class TransformerLayer(Layer):
     """x + attention(norm(x)), then x + ffn(norm(x)) (Vaswani et al. 2017, sec. 3.1).
 
-    Departs from the paper unless `norm_placement="post"`: it normalizes the input of each sublayer,
-    not the sums, so that deep stacks train without a careful warm-up (Xiong et al. 2020). With
-    `cross_attention`, which comes between the two, it is a decoder layer; `extra_ffn` follows them,
-    with its own norm.
+    With `cross_attention`, a third sublayer between the two, this is a decoder layer. `extra_ffn`
+    is a last sublayer. Each sublayer has its own norm, unless `parallel` is set.
+
+    Departs from the paper unless `norm_placement="post"`: the input of each sublayer is normalized,
+    not the sum, so that deep stacks train without a careful warm-up (Xiong et al. 2020).
     """
 
     dim: int  # width of the input and of the output
     attention: Layer = Attention  # how positions see each other
-    cross_attention: Layer | None = None  # how positions see a memory: CrossAttention
+    # how positions see a memory, such as CrossAttention; None: they see no memory
+    cross_attention: Layer | None = None
     ffn: FeedForward = FeedForward  # the network at each position
-    extra_ffn: FeedForward | None = None  # a second one after `ffn` (Zoph et al. 2022, app. C)
-    norm: Norm = RmsNorm  # one is built for each place that `norm_placement` selects
+    # a second network at each position, after `ffn` (Zoph et al. 2022, app. C); None: no such one
+    extra_ffn: FeedForward | None = None
+    norm: Norm = RmsNorm  # the normalization, built as often as `norm_placement` needs
     norm_placement: NormPlacement = "pre"  # before sublayers, after their sums, or around sublayers
     parallel: bool = False  # whether sublayers read the same input and add up (PaLM, sec. 2)
-    dropout_rate: float = 0.0  # of each sublayer's output
+    dropout_rate: float = 0.0  # dropout rate of each sublayer's output
     dropout_form: DropoutForm = "element"  # what is dropped together
-    drop_path_rate: float = 0.0  # of a sublayer's whole output, per example: stochastic depth
+    # probability that a sublayer's whole output is dropped, per example (stochastic depth)
+    drop_path_rate: float = 0.0
 
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
@@ -61,7 +66,7 @@ class TransformerLayer(Layer):
         self.extra_ffn = p.extra_ffn and p.extra_ffn.build(dim=p.dim)
         if self.extra_ffn is not None:
             names.append("extra_ffn")
-        # norm -> the sublayers that read its output: all with `parallel`, else one each
+        # norm -> the sublayers that read its output: with `parallel` all sublayers, else only one
         self.sublayers = (
             {"norm": names} if p.parallel else {f"{name}_norm": [name] for name in names}
         )
@@ -72,9 +77,9 @@ class TransformerLayer(Layer):
         self.reads_table = bool(sharing_biases(self.attention))
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Adds the sublayers, with their inputs, to x, [B, T, D], any float type.
+        """Adds the results of the sublayers to x, [B, T, D], any float type.
 
-        Raises ValueError if there is a memory but no cross attention, or the reverse.
+        Raises ValueError if `inputs` has a memory and there is no cross attention, or the reverse.
         """
         return self._run(x, inputs)
 
@@ -82,12 +87,18 @@ class TransformerLayer(Layer):
         return self._run(x, inputs._replace(segments=None), index)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
-        """Returns the operations of one call; `memory_length=None`: the length of x."""
+        """Returns the operations of one call for x of shape [B, T, D].
+
+        `memory_length` is the length of the memory of cross attention; None: T.
+        """
         names = itertools.chain.from_iterable(self.sublayers.values())
         return sum(getattr(self, name).flops(shape, memory_length=memory_length) for name in names)
 
     def _split_inputs(self, inputs: CallInputs) -> dict[str, CallInputs]:
-        """Returns the inputs that each sublayer reads, so that `Remat` stores no others."""
+        """Returns sublayer name -> the inputs that this sublayer reads.
+
+        A sublayer gets no other inputs, so that `Remat` around it does not store them.
+        """
         if inputs.memory is not None and self.cross_attention is None:
             raise ValueError(f"{self.path or 'layer'}: a memory, but cross_attention=None")
         documents = CallInputs(segments=inputs.segments, position_ids=inputs.position_ids)
@@ -106,7 +117,10 @@ class TransformerLayer(Layer):
         return parts
 
     def _run(self, x: tf.Tensor, inputs: CallInputs, index: tf.Tensor | None = None) -> tf.Tensor:
-        """Adds the sublayers to x [B, T, D]; calls `step` with an index."""
+        """Adds the results of the sublayers to x [B, T, D].
+
+        With an `index`, it calls the sublayers' `step` instead of `__call__`.
+        """
         placement, part_inputs = self.p.norm_placement, self._split_inputs(inputs)
         x = annotate(tf.cast(x, self.p.dtype), "batch", "length", "embed")
 

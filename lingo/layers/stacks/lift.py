@@ -1,9 +1,9 @@
 """Calls copies of one layer, each on its own inputs. The layer is written for one copy.
 
 `vmap_layer` vectorizes the copies with `tf.vectorized_map` along a leading axis that can be
-sharded, such as the stages of a pipeline or the experts of a mixture; annotations inside put the
-mapped axis before their axes. `call_copies` unrolls: each copy has its own computation in the
-program, and its inputs may have another shape.
+sharded, such as the stages of a pipeline or the experts of a mixture. Sharding annotations inside
+the layer then apply to tensors with this axis in front. `call_copies` unrolls: each copy has its
+own computation in the program, and the copies' inputs may have different shapes.
 
 Axes: N copies, B batch.
 """
@@ -34,18 +34,19 @@ def vmap_layer(
 ) -> Any:
     """Calls the copies of a layer, vectorized, each on its own slice of the inputs.
 
-    The results have a leading axis of size N, too.
+    Returns the copies' results, stacked along a leading axis of size N.
 
     Args:
-        layer: declared by `copies` with the logical axis `axis`.
+        layer: a layer that was declared by `copies`.
         num: N, the number of copies.
-        *args: [N, ...] tensors, or structures of them.
+        *args: [N, ...] tensors, or structures of them; each copy gets its slice.
+        axis: logical axis of the copies, as in `copies`.
         rows: int32 [N, B], the global index of each example in each copy's batch; None: all copies
             have the context's `rows`.
-        index: int32 [N], each copy's index in its path; None: the N copies in order.
+        index: int32 [N], the index of each copy in the layer's path; None: the N copies in order.
         counts: bool [N], whether to keep the side outputs of each copy; None: all are kept.
-        common: inputs by name that all copies share.
-        **inputs: [N, ...] tensors by name.
+        common: keyword arguments that all copies share.
+        **inputs: [N, ...] tensors, keyword arguments; each copy gets its slice.
     """
     call = context.current()
     slices = {"args": args, "inputs": inputs, "call": call.of([layer])}
@@ -83,10 +84,11 @@ def vmap_layer(
 def call_copies(
     layer: Layer, inputs: Sequence[tf.Tensor], *, rows: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Calls the copies of a layer one by one, unrolled; returns the result of each.
+    """Calls the copies of a layer one by one, unrolled; returns the list of their results.
 
-    Each has a [B, ...] input and `rows`, int32 [B], the global index of each example; B, and other
-    sizes that no weight depends on, may differ between copies.
+    `inputs` has a tensor [B, ...] for each copy, and `rows` an int32 [B] for each copy with the
+    global index of each example. B, and other sizes that no weight depends on, may differ between
+    copies.
     """
     call, num, outputs, per_layer = context.current(), len(inputs), [], []
     values = call.of([layer])
@@ -107,7 +109,10 @@ def call_copies(
 
 
 def one_of(layer: Layer, index: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Calls copy `index`, int32 scalar, on x [B, ...]; reads the weights of this copy only."""
+    """Calls the copy `index` of a layer, an int32 scalar, on x [B, ...].
+
+    This reads the weights of this copy only.
+    """
     call = context.current()
     inner = call.derive(
         indices={**call.indices, layer.path: layer_index(layer, index)},

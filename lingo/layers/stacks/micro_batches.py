@@ -1,4 +1,4 @@
-"""Splits a batch into micro-batches and merges them again.
+"""Splits a batch into the micro-batches of a pipeline and merges them again.
 
 Axes: B batch, M micro-batches, N micro-batches or stages.
 """
@@ -17,7 +17,11 @@ from lingo.ops.shape import sizes_of, swap_leading_axes
 
 
 def examples_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> int:
-    """Returns how many neighbouring examples the trees of layers compute as one group."""
+    """Returns how many neighbouring examples must stay in one micro-batch.
+
+    This is the least common multiple over the layers and all layers inside them, for inputs of the
+    shape `shape`.
+    """
     return math.lcm(
         *(
             inner.batch_requirements(shape).examples_together
@@ -30,8 +34,8 @@ def examples_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> i
 def micro_batch_shape(pipeline: Layer, shape: Any) -> Any:
     """Returns the shape of one micro-batch, [B / M, ...], for a pipeline's input [B, ...].
 
-    Several tensors have a tuple of shapes. Raises ParamError if micro-batches would be unequal, or
-    would split examples that are computed as one group.
+    If the input is several tensors, `shape` and the result are tuples of shapes. Raises ParamError
+    if micro-batches would be unequal, or would split examples that layers compute as one group.
     """
     batch, num = first_shape(shape)[0], pipeline.p.num_micro_batches
     together = examples_together([pipeline], first_shape(shape))
@@ -51,12 +55,12 @@ def micro_batch_shape(pipeline: Layer, shape: Any) -> Any:
 
 
 def first_shape(shape: Any) -> Any:
-    """Returns the first shape in nested tuples of shapes; a single shape as it is."""
+    """Returns the first shape in nested tuples of shapes; a single shape is returned as it is."""
     return first_shape(shape[0]) if isinstance(shape[0], Sequence) else shape
 
 
 def with_rows(shape: Any, num: int) -> Any:
-    """Returns the shape with `num` as its batch size; tuples of shapes for several tensors."""
+    """Returns a shape, or nested tuples of shapes, with `num` as the batch size."""
     if isinstance(shape[0], Sequence):
         return tuple(with_rows(part, num) for part in shape)
     return (num, *shape[1:])
@@ -65,8 +69,8 @@ def with_rows(shape: Any, num: int) -> Any:
 def split_microbatches(value: tf.Tensor, num: int, together: int) -> tf.Tensor:
     """Splits a batch, [B, ...] of any type, into M = `num` micro-batches, [M, B / M, ...].
 
-    Groups of `together` neighbouring examples go to the micro-batches in turn. So every device has
-    examples of each micro-batch if a mesh cuts the batch into runs of neighbours.
+    Groups of `together` neighbouring examples go to the micro-batches in turn. A mesh gives each
+    device a run of neighbouring examples, so every device has examples of each micro-batch.
     """
     batch, *rest = sizes_of(value)
     parts = tf.reshape(value, [batch // num // together, num, together, *rest])
@@ -74,14 +78,17 @@ def split_microbatches(value: tf.Tensor, num: int, together: int) -> tf.Tensor:
 
 
 def merge_microbatches(value: tf.Tensor, together: int) -> tf.Tensor:
-    """Merges the micro-batches of `split_microbatches`, [M, B / M, ...], into a batch, [B, ...]."""
+    """Merges micro-batches [M, B / M, ...] into a batch [B, ...]; undoes `split_microbatches`."""
     num, size, *rest = sizes_of(value)
     parts = tf.reshape(value, [num, size // together, together, *rest])
     return tf.reshape(swap_leading_axes(parts), [num * size, *rest])
 
 
 def with_sharding(value: tf.Tensor, axis: str | None) -> tf.Tensor:
-    """Annotates [N, B / M, ...], whose first dim has the logical axis `axis`; None: unsharded."""
+    """Returns a tensor [N, B / M, ...] with its sharding.
+
+    `axis` is the logical axis of the first dim; None: this dim is not sharded.
+    """
     own = len(value.shape) - 2
     axes = ("length", "embed")[:own] if own <= 2 else [None] * own
     return annotate(value, axis, "batch", *axes)

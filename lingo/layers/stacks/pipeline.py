@@ -8,9 +8,10 @@ repeat:
     repeat 0 layers  0 1    2 3    4 5    6 7
     repeat 1 layers  8 9  10 11  12 13  14 15
 
-All stages are vectorized along the axis `stage`, which a mesh may shard: then each device holds the
-weights of its stages, and devices exchange only activations. The layers in `layer` are the pattern;
-applying all of them once is a pattern step.
+All stages are vectorized along the axis `stage`. If a mesh shards this axis, each device holds the
+weights of its stages, and devices exchange only activations. The layers in the field `layer` are
+the *pattern*, and calling each of them once is a *pattern step*. A *tick* of the schedule is the
+time in which each stage computes one micro-batch.
 
 Axes: B batch, M micro-batches, K stages, R repeats, J pattern steps of a stage in a repeat, N ticks
 of the schedule.
@@ -49,14 +50,16 @@ class Pipeline(Stack):
     """Layers in stages that compute micro-batches in parallel (Huang et al. 2019).
 
     Losses, gradients and random numbers equal `Stack`'s, also for layers that compute sums over the
-    batch. In training M must divide the batch size. Outside training, a sharded pipeline uses their
-    greatest common divisor as M; a pipeline with all stages on one device runs its layers one after
-    the other by a scan, as `Repeat` does. So does `step`, as it computes few positions.
+    batch. In training M must divide the batch size. Outside training, a sharded pipeline replaces M
+    by the greatest common divisor of M and the batch size. A pipeline with all stages on one device
+    then runs its layers one after the other by a scan, as `Repeat` does. `step`, which computes few
+    positions, always does so.
 
-    The schedule is GSPMD's (Xu et al. 2021, sec. 3.3). A stage is idle (on one device: computes
-    results that are dropped) for (K - 1) / (M R + K - 1) of the time. Pattern steps that only pad
-    the last stages take time but change nothing: 6 layers in 4 stages take as long as 8. A stage
-    may have no layer at all, so that one K works for models of any depth.
+    The schedule is GSPMD's (Xu et al. 2021, sec. 3.3). A stage is idle for (K - 1) / (M R + K - 1)
+    of the time; on one device, it computes results that are dropped in this time. If stages have
+    unequal numbers of layers, pattern steps that change nothing pad the last stages: 6 layers in 4
+    stages take as long as 8. A stage may have no layer at all, so that one K works for models of
+    any depth.
     """
 
     num_stages: int  # K
@@ -67,7 +70,7 @@ class Pipeline(Stack):
     positionwise = True  # layers inside have their own
 
     common: ClassVar[frozenset[str]] = frozenset({"position_table"})
-    """Inputs without an axis of examples: all micro-batches share them."""
+    """Names of inputs that have no batch axis, so that all micro-batches share them."""
 
     def check(self) -> None:
         super().check()
@@ -92,11 +95,12 @@ class Pipeline(Stack):
 
     @property
     def _steps_per_stage(self) -> int:
-        """J, the number of pattern steps of a stage in a repeat, padding included."""
+        """J, the number of pattern steps of a stage in one repeat, padding included."""
         return -(-self._num_steps // (self.p.num_stages * self.p.circular_repeats))
 
     def setup(self) -> None:
-        # each repeat has its own tensors, so that its layers are on the devices of their stages
+        # Each repeat has its own tensors: a mesh cuts a tensor into runs of layers, so each layer
+        # is then on the device of its stage.
         size, per_repeat = len(self.pattern), self._steps_per_stage * self.p.num_stages
         starts = range(0, self._num_steps, per_repeat)
         self.steps_per_repeat = [min(per_repeat, self._num_steps - first) for first in starts]
@@ -120,7 +124,10 @@ class Pipeline(Stack):
         return sum(self.layer_flops(shape, memory_length=memory_length))
 
     def stage_layers(self, shape: Sequence[int]) -> list[list[range]]:
-        """Returns the layers of each stage in each repeat, R lists of K, for any input."""
+        """Returns the indices of each stage's layers, R lists (one per repeat) of K ranges.
+
+        They do not depend on the input's shape.
+        """
         del shape
         size, num = self._steps_per_stage * len(self.pattern), self.p.num_stages
         starts = range(0, self.p.circular_repeats * num * size, size)
@@ -128,7 +135,10 @@ class Pipeline(Stack):
         return [stages[i : i + num] for i in range(0, len(stages), num)]
 
     def layer_flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> list[int]:
-        """Returns the operations of each layer in a forward call, for a shape of the input."""
+        """Returns the operations of each layer's matrix products in a forward call.
+
+        `shape` is the shape of the input.
+        """
         shape = tuple(shape)  # a new tensor: a layer does not read the pipeline's own input
         flops: list[int] = []
         for layers, num in zip(self.repeats, self.steps_per_repeat, strict=True):
@@ -147,7 +157,7 @@ class Pipeline(Stack):
         return x
 
     def _num_micro_batches(self, x: tf.Tensor) -> int | None:
-        """Returns M for a batch x [B, ...]; None to run layers one after the other."""
+        """Returns M for a batch x [B, ...]; None: run the layers one after the other."""
         call, p = context.current(), self.p
         parts = 1 if call.rules is None else call.rules.parts("stage")
         if p.num_stages % parts:
@@ -161,7 +171,10 @@ class Pipeline(Stack):
         return p.num_micro_batches
 
     def _largest_divisor(self, x: tf.Tensor) -> int | None:
-        """Returns the largest divisor of M into which a batch x [B, ...] can be cut, or None."""
+        """Returns the largest divisor of M that a batch x [B, ...] can be cut into.
+
+        None: B is unknown, or the divisor is too small for circular repeats.
+        """
         batch: Any = x.shape[0]
         if batch is None:
             return None
@@ -217,19 +230,28 @@ class Pipeline(Stack):
         repeats: tf.Tensor,
         counts: tf.Tensor,
     ) -> tuple[tf.Tensor, Any]:
-        """Computes one tick of all stages.
+        """Computes one tick of the schedule: each stage computes its current micro-batch.
 
-        Takes and returns activations, [K, B / M, ...]; `per_example` has the same leading axes.
-        `values` are the tensors of each repeat, [J, K, ...] each; `arrays` is their `unstack` if
-        the program is compiled. `repeats`, int32 [K], is the repeat that each stage is in;
-        `counts`, bool [K], whether it has a micro-batch. Also returns the additive side outputs,
-        summed, and the side outputs per layer, [J, K, ...].
+        Args:
+            call: the context around the pipeline.
+            arrays: the result of `unstack` for `values` if the program is compiled, else None.
+            values: for each repeat, its weights and states, [J, K, ...] each.
+            x: activations of the stages, [K, B / M, ...].
+            per_example: further inputs and `rows`, [K, B / M, ...] each.
+            shared: inputs that all micro-batches share, by name.
+            repeats: int32 [K], the repeat that each stage is in.
+            counts: bool [K], whether each stage has a micro-batch.
+
+        Returns:
+            New activations [K, B / M, ...], and a pair of side outputs: the additive ones, summed
+            over layers, and those per layer, [J, K, ...].
         """
         constants = (per_example, shared, repeats, counts)
         compute, num = partial(self._compute_pattern_step, call), self._steps_per_stage
         if call.compiled:
-            # Else the loop over ticks would keep each tick's weights. XLA also needs static shapes
-            # in the gradient of vectorized_map: they are known only if the loop recomputes a step.
+            # A plain scan would make the loop over ticks keep each tick's weights. XLA also needs
+            # static shapes in the gradient of vectorized_map, which are known only if the loop
+            # recomputes a step.
             x, (additive, per_layer) = scan_recomputed(
                 compute, x, values, constants, num, arrays=arrays
             )
@@ -247,13 +269,17 @@ class Pipeline(Stack):
         values: Sequence[Any],
         constants: tuple[Any, Mapping[str, Any], tf.Tensor, tf.Tensor],
     ) -> tuple[tf.Tensor, Any]:
-        """Computes pattern step j, int32 scalar, of all stages; else as `_compute_stages`."""
+        """Computes pattern step j, an int32 scalar, of all stages in one tick.
+
+        `values` are [K, ...] for each repeat; `constants` are `per_example`, `shared`, `repeats`
+        and `counts` of `_compute_stages`. Side outputs per layer are [K, ...].
+        """
         per_example, shared, repeats, counts = constants
         index = (repeats * self.p.num_stages + tf.range(self.p.num_stages)) * self._steps_per_stage
         index += j
         is_step, inner = index < self._num_steps, call.derive(**_select_repeat(values, repeats))
         with context.enter_call(inner):
-            y = x = with_sharding(x, "stage")  # else the loop may store it unsharded
+            y = x = with_sharding(x, "stage")  # without this, the loop may store x unsharded
             for layer in self.repeats[0]:
                 y = vmap_layer(
                     layer,
@@ -271,11 +297,14 @@ class Pipeline(Stack):
         return y, (inner.sides.additive_fields(), inner.sides.per_layer_fields())
 
     def _values_by_stage(self, call: context.Call, i: int) -> Any:
-        """Returns weights and states of repeat i, [J, K, ...] each, by the paths of repeat 0."""
+        """Returns the weights and states of repeat i, [J, K, ...] each: {field: {path: tensor}}.
+
+        Repeat 0's layers compute all repeats, so the tensors have the paths of these layers.
+        """
         missing = self._steps_per_stage * self.p.num_stages - self.steps_per_repeat[i]
 
         def by_stage(value: tf.Tensor) -> tf.Tensor:
-            # pad with real weights: the results are dropped, but must not be nan
+            # pad with copies of real weights: results of padding are dropped, but must not be nan
             filled = tf.concat([value, *[value[-1:]] * missing], axis=0) if missing else value
             shape = [self.p.num_stages, self._steps_per_stage, *value.shape[1:]]
             return swap_leading_axes(tf.reshape(filled, shape))
@@ -288,7 +317,11 @@ class Pipeline(Stack):
         return by_field
 
     def _add_per_layer_sides(self, sides: Mapping[str, Any], num: int) -> None:
-        """Adds the side outputs of each layer, [N, J, K, ...], summed over micro-batches."""
+        """Adds the side outputs of each layer to the context, summed over micro-batches.
+
+        `sides` are [N, J, K, ...] tensors, for N ticks, under the paths of repeat 0's layers. `num`
+        is the number of micro-batches.
+        """
         call, p = context.current(), self.p
         num_ticks = num * p.circular_repeats + p.num_stages - 1
         index = tf.range(num_ticks)[:, None] - tf.range(p.num_stages)
@@ -315,7 +348,10 @@ class Pipeline(Stack):
 
 
 def _select_repeat(values: Sequence[Any], repeats: tf.Tensor) -> Any:
-    """Selects each stage's values, [K, ...], by the repeat that it is in, int32 [K]."""
+    """Selects for each stage the values of the repeat that the stage is in.
+
+    `values` has for each repeat a structure of [K, ...] tensors; `repeats` is int32 [K].
+    """
 
     def select(first: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
         # not tf.gather, for which a partitioner would send weights between devices

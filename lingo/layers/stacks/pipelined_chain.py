@@ -1,10 +1,11 @@
 """Different layers as a pipeline: contiguous stages of about equal cost, one per device.
 
-    stages        = the optimal partition of the layers (lingo.mesh.pipeline.partition)
-    micro-batches = split_microbatches(batch), as for `Pipeline`
-    the loop of lingo.ops.stage_loop: all forward, then all backward (GPipe)
+    stages        = partition(costs of the layers)    # lingo.mesh.pipeline: balances the stages
+    micro_batches = split_microbatches(batch)         # as for `Pipeline`
+    run_stages(stages, micro_batches)                 # lingo.ops.stage_loop: GPipe's schedule, all
+                                                      # forward passes, then all backward passes
 
-The program has one copy of the computation of each layer, for any number of micro-batches.
+The program has one copy of each layer's computation, for any number of micro-batches.
 
 Axes: B batch, M micro-batches, K stages.
 """
@@ -36,13 +37,15 @@ class PipelinedChain(Chain):
     """Different layers in stages that compute micro-batches in parallel (Huang et al. 2019).
 
     Only the activations between stages are stored for gradients (sec. 2.3). Results equal
-    `Chain`'s, with one exception: values over the examples of a call, such as the statistics of
-    `BatchNorm`, are over a micro-batch here. Outside training it computes as a `Chain`.
+    `Chain`'s, with one exception: values that depend on all examples of a call, such as the
+    statistics of `BatchNorm`, are computed per micro-batch. Outside training there are no
+    micro-batches.
     """
 
     num_stages: int  # K, at most the number of layers
     num_micro_batches: int  # M, the number of equal parts of a batch
-    times: list[float] | None = None  # each layer's measured time balances stages; None: its FLOPs
+    # measured time of each layer, by which stages are balanced; None: layers' FLOPs balance them
+    times: list[float] | None = None
 
     positionwise = True  # layers inside have their own
 
@@ -60,7 +63,10 @@ class PipelinedChain(Chain):
             )
 
     def stage_layers(self, shape: Any) -> list[list[range]]:
-        """Returns one list, of the layers of each stage, for a shape of a micro-batch."""
+        """Returns the indices of each stage's layers: a list of one list of K ranges.
+
+        `shape` is the shape of a micro-batch. The outer list is for repeats, as in `Pipeline`.
+        """
         costs = self.p.times if self.p.times is not None else self.layer_flops(shape)
         return [list(partition(costs, self.p.num_stages))]
 
@@ -84,7 +90,10 @@ class PipelinedChain(Chain):
         return tf.nest.map_structure(partial(merge_microbatches, together=together), y)
 
     def _stage(self, layers: range, call: context.Call) -> Stage:
-        """Returns the stage of some layers, on the device that the context assigns to them."""
+        """Returns a stage that computes the layers with the indices `layers`.
+
+        The stage runs on the device that the context assigns to its first layer.
+        """
         mine = self.layers[layers.start : layers.stop]
 
         def compute(weights: Any, x: Any, inputs: Any) -> tuple[Any, Any]:
@@ -97,11 +106,15 @@ class PipelinedChain(Chain):
         return Stage(compute, call.of(mine)["weights"], call.devices.get(mine[0].path))
 
     def _stages(self, shape: Any) -> list[range]:
-        """Returns the layers of each stage: as the context's `devices` assigns them, or by cost."""
+        """Returns the indices of each stage's layers, for a micro-batch of shape `shape`.
+
+        Layers on one device in the context's `devices` are a stage; without devices, stages are
+        balanced by cost.
+        """
         devices = context.current().devices
         if self.layers[0].path not in devices:
             return self.stage_layers(shape)[0]
-        # neighbouring stages are always on different devices
+        # each run of layers on one device is a stage: neighbouring stages have different devices
         runs = itertools.groupby(
             range(len(self.layers)), key=lambda i: devices[self.layers[i].path]
         )
@@ -109,5 +122,5 @@ class PipelinedChain(Chain):
 
 
 def _shape(x: Any) -> Any:
-    """Returns the shape of a tensor; a tuple of shapes for a tuple of tensors."""
+    """Returns the shape of a tensor; for several tensors, a tuple of their shapes."""
     return tuple(map(_shape, x)) if isinstance(x, (tuple, list)) else tuple(x.shape)

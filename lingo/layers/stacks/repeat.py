@@ -1,9 +1,12 @@
 """A stack of identical layers as a scan: one copy of the computation for any number of layers.
 
-weights: program path -> tensor [n, ...], the stacked weights of all layers
+weights: path -> tensor [n, ...], which has a weight of n layers
 for i in range(n):                      # one tf.while_loop
-    x, sides[i] = body(x, weights[i])   # the pattern's layers, in a derived call context
-sides: losses and metrics are summed; batch statistics and caches stay stacked
+    x, sides[i] = body(x, weights[i])   # calls the layers, in a derived call context
+sides (side outputs): losses and metrics are summed; batch statistics and caches stay stacked
+
+If the field `layer` is a list of layers, they are the *pattern* that repeats, and calling each of
+them once is a *pattern step*. The loop is then over pattern steps.
 
 Axes: B batch.
 """
@@ -25,7 +28,7 @@ from lingo.ops.scan import scan
 class Repeat(Stack):
     """Layers one after the other by a scan over stacked weights (as in Lingvo's `RepeatLayer`).
 
-    Tracing and compiling take only as long as for one pattern step, the layers of `layer` once.
+    Tracing and compiling take only as long as for a single copy of the layers in `layer`.
     """
 
     positionwise = True  # layers inside have their own
@@ -62,9 +65,10 @@ class Repeat(Stack):
 
 
 def layer_index(layer: Layer, copy: tf.Tensor | int) -> Any:
-    """Returns the index in the path of a repeated layer's `copy`, an int or int32 of any shape.
+    """Returns the index that copy number `copy` of a layer has in the layer's path.
 
-    Raises ValueError if the layer has no copies.
+    With the path `layers/[1:12:2]`, for example, copy 2 has the index 5. `copy` is an int or an
+    int32 tensor of any shape. Raises ValueError if the layer was not declared by `copies`.
     """
     indices = path.index_range(layer.path.rpartition("/")[2])
     if indices is None:
@@ -75,9 +79,10 @@ def layer_index(layer: Layer, copy: tf.Tensor | int) -> Any:
 def scan_layers(
     pattern_step: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, layers: Sequence[Layer], num: int
 ) -> tf.Tensor:
-    """Scans over `num` pattern steps, each with the next slice of the stacked weights.
+    """Calls `pattern_step` on x `num` times in a scan, each time with the next weights of `layers`.
 
-    `pattern_step` keeps the shape of x, [B, ...]; between steps, x keeps its type, any float.
+    `pattern_step` calls each of `layers` once, on a tensor [B, ...] of any float type, and keeps
+    the tensor's shape. Between steps, x keeps its type.
     """
     call = context.current()
 
@@ -101,8 +106,9 @@ def scan_layers(
 def find_disconnected(outputs: Any, inputs: Mapping[str, tf.Tensor]) -> set[str]:
     """Returns the keys of inputs on which no output depends, except through `tf.stop_gradient`.
 
-    Both are tensors of the graph that is being traced, of any shape and type; `outputs` is a
-    structure of them. All results of a loop or a function count as dependent on all its inputs.
+    `inputs` maps keys to tensors, and `outputs` is a structure of tensors, all in the graph that is
+    being traced, of any shape and type. All results of a loop or a function count as dependent on
+    all its inputs.
 
     >>> @tf.function(input_signature=2 * [tf.TensorSpec([], tf.float32)])
     ... def function(x, y):
@@ -115,7 +121,7 @@ def find_disconnected(outputs: Any, inputs: Mapping[str, tf.Tensor]) -> set[str]
 
 
 def _reach(tensors: Iterable[tf.Tensor]) -> set[str]:
-    """Returns the names of tensors and of all tensors that they are computed from."""
+    """Returns the names of `tensors` and of all tensors that they are computed from."""
     reached: set[str] = set()
     following = list(tensors)
     while following:
@@ -124,7 +130,8 @@ def _reach(tensors: Iterable[tf.Tensor]) -> set[str]:
             continue
         reached.add(tensor.name)
         op = tensor.op
-        if op.type == "IdentityN":  # it ties the results of a custom gradient to its arguments
+        # IdentityN ties a custom gradient's results to its arguments: follow only the result
+        if op.type == "IdentityN":
             following.append(op.inputs[tensor.value_index])
         elif op.type != "StopGradient":
             following.extend(op.inputs)

@@ -1,7 +1,7 @@
 """Layers one after the other: a stack of one pattern, or a chain of different layers.
 
 `Stack`, `Repeat` and `Pipeline` share the fields `layer` and `num_layers` and give their layers the
-same paths, `layers/<i>`, so that one can replace another: `--set=Stack=Repeat`.
+same paths, `layers/<i>`, so that each can replace the others: `--set=Stack=Repeat`.
 
 Axes: B batch.
 """
@@ -20,10 +20,10 @@ from lingo.layers.layer import Layer
 
 
 class Stack(Layer):
-    """Layers one after the other, each with its own computation in the program."""
+    """Identical layers one after the other, each with its own computation in the program."""
 
-    layer: Layer | list[Layer]  # the layer to repeat; a list is a pattern of layers in turn
-    num_layers: int = 1  # how many layers in all
+    layer: Layer | list[Layer]  # the layer to repeat, or a list of layers that repeats as a whole
+    num_layers: int = 1  # number of layers in all
 
     positionwise = True  # layers inside have their own
 
@@ -38,7 +38,7 @@ class Stack(Layer):
 
     @property
     def pattern(self) -> list[Any]:
-        """The params of the layers that alternate in the stack."""
+        """The params of the layers that repeat in this order: `layer` as a list."""
         return self.p.layer if isinstance(self.p.layer, list) else [self.p.layer]
 
     def setup(self) -> None:
@@ -46,7 +46,7 @@ class Stack(Layer):
         self.layers = [layer.build(**inherited_values()) for layer in in_turn]
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Calls each layer on the output of the one before; keeps the shape of x, [B, ...]."""
+        """Calls each layer on the previous layer's output; keeps the shape of x, [B, ...]."""
         for layer in self.layers:
             x = layer(x, inputs=inputs)
         return x
@@ -66,14 +66,14 @@ class Stack(Layer):
 
 
 class Chain(Layer):
-    """Layers one after the other; each takes the result of the one before.
+    """Different layers one after the other; each takes the previous layer's result.
 
-    `Stack` repeats one pattern on activations of one shape. Here all layers may differ, and the
+    `Stack` repeats layers on activations of one shape. Here all layers may differ, and the
     activations between them may change shape or be several tensors. Each layer has its own
     computation in the program.
 
-    Every layer needs `flops` and `output_shape(shape)`, which maps the shape of its input to the
-    shape of its result; several tensors have a tuple of shapes.
+    Every layer needs `flops`, and `output_shape(shape)`, which maps the shape of the layer's input
+    to the shape of its result. For several tensors, these shapes are tuples of shapes.
     """
 
     layers: list[Layer]  # in order
@@ -88,20 +88,23 @@ class Chain(Layer):
         self.layers = [layer.build() for layer in self.p.layers]
 
     def __call__(self, x: Any) -> Any:
-        """Calls each layer on the result of the one before: one or several tensors [B, ...]."""
+        """Calls each layer on the previous layer's result: one or several tensors [B, ...]."""
         for layer in self.layers:
             x = layer(x)
         return x
 
     @passes_tensors
     def output_shape(self, shape: Any) -> Any:
-        """Returns the shape of the result; tuples of shapes for several tensors."""
+        """Returns the shape of the result; for several tensors, a tuple of their shapes."""
         for layer in self.layers:
             shape = layer.output_shape(shape)
         return shape
 
     def layer_flops(self, shape: Any) -> list[int]:
-        """Returns the operations of each layer's matrix products in a forward call."""
+        """Returns the operations of each layer's matrix products in a forward call.
+
+        `shape` is the shape of the chain's input.
+        """
         flops = []
         for layer in self.layers:
             flops.append(layer.flops(shape))

@@ -1,4 +1,4 @@
-"""Batch normalization: normalizes each channel over groups of examples.
+"""Batch normalization, which normalizes each channel over a group of examples.
 
 Axes: B batch, C channels, G groups of neighbouring examples.
 """
@@ -18,19 +18,20 @@ from lingo.layers.norm import Norm
 from lingo.ops.quantization import round_to_multiple
 from lingo.ops.shape import size_of, sizes_of
 
-_MOST_KERNELS = 16  # up to this many groups are normalized one by one, more all together
+# up to this many groups are normalized one by one by a fused kernel, more by one formula for all
+_MOST_KERNELS = 16
 
 
 class Groups(NamedTuple):
-    """How the examples of a call are grouped. Numbers are ints or int32 scalars."""
+    """How the examples of a call are grouped."""
 
-    count: Any  # groups with examples in this call
-    size: Any  # examples per group in this call
-    shared_by: int  # replicas that share a group, each with `size` of its examples
+    count: Any  # number of groups with examples in this call, an int or int32 scalar
+    size: Any  # number of examples per group in this call, an int or int32 scalar
+    shared_by: int  # number of replicas that share a group, each with `size` of its examples
 
 
 class Moments(NamedTuple):
-    """Statistics of each group, float32."""
+    """The mean and variance of each group of examples, float32."""
 
     mean: tf.Tensor  # [G, C]
     variance: tf.Tensor  # [G, C], the mean square of deviations from the mean
@@ -40,22 +41,24 @@ class BatchNorm(Norm):
     """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta (Ioffe and Szegedy 2015, alg. 1).
 
     In training, mean and variance are over a group of neighbouring examples and all positions. With
-    `statistics_over` set, results do not depend on how the batch is cut into micro-batches,
-    accumulated parts or replicas, as long as no group is cut. Only replicas may share a group
-    (Ying et al. 2018, sec. 3.2): they exchange its moments. With `statistics_over=None` all
-    examples of a call are one group, whose size depends on that cut; `Replicated` refuses that.
+    `statistics_over` set, results do not depend on how the batch is split into micro-batches,
+    accumulated parts or replicas, as long as no group is split. Only replicas may share a group
+    (Ying et al. 2018, sec. 3.2); they exchange the group's moments. With `statistics_over=None` all
+    examples of a call are one group, so its size depends on how the batch is split. The runtime
+    `Replicated` refuses that.
 
     Outside training, mean and variance come from moving averages of E[x] and E[x^2] over each
     step's whole batch, as in GPipe (Huang et al. 2019, sec. 2.2); the variance is E[x^2] - E[x]^2.
-    Both averages are sums over examples, so they are exact however a batch is cut. The usual
-    average of batches' variances is not, and it lacks the variance of the batches' means.
+    E[x] and E[x^2] are sums over examples, so their averages are exact however a batch is split.
+    The usual moving average of the batches' variances is not, and it lacks the variance of the
+    batches' means.
 
     If gamma and beta are frozen (`Frozen`), the layer uses its moving averages in training, too,
     and does not update them, so that a frozen layer always computes the same function. With
-    `adapts_if_frozen` it uses the batch's statistics and updates the averages nevertheless.
+    `adapts_if_frozen`, a frozen layer uses the batch's statistics and updates the averages.
 
     Weights:
-        gamma: [C], initially ones, or zeros with `zero_init`.
+        gamma: [C], initially ones, or with `zero_init` zeros.
         beta: [C], initially zeros.
 
     States:
@@ -64,10 +67,12 @@ class BatchNorm(Norm):
     """
 
     epsilon: float = 1e-5  # added to the variance
-    decay: float = 0.9  # of the moving averages, per step
-    statistics_over: int | None = None  # examples in a group; None: all of the call
+    decay: float = 0.9  # decay of the moving averages per step
+    # number of examples in a group; None: all examples of a call are one group
+    statistics_over: int | None = None
     zero_init: bool = False  # whether gamma starts at zero, as at the end of a residual branch
-    adapts_if_frozen: bool = False  # whether a frozen layer, too, uses and updates statistics
+    # whether a frozen layer, too, uses the batch's statistics and updates the moving averages
+    adapts_if_frozen: bool = False
 
     takes_scale = True
     positionwise = True
@@ -88,9 +93,9 @@ class BatchNorm(Norm):
     def __call__(self, x: tf.Tensor, *, scale: tf.Tensor | None = None) -> tf.Tensor:
         """Normalizes each channel of x, [B, ..., C], any float type; statistics are float32.
 
-        With a `scale`, float32 [C], x consists of integers times `scale`. Outside training, the
-        constant that is added to x is then rounded to an integer times `scale`, as 8-bit chips add
-        integers (Jacob et al. 2018, sec. 2.4).
+        `scale`, float32 [C], is given if x consists of integers times `scale`. Outside training,
+        the constant that is added to x is then rounded to an integer times `scale`, since 8-bit
+        chips add integers (Jacob et al. 2018, sec. 2.4).
 
         Raises ParamError in training if B is known and `statistics_over` does not divide it.
         """
@@ -111,7 +116,10 @@ class BatchNorm(Norm):
         return tf.cast(y, self.p.dtype)
 
     def is_fixed(self) -> bool:
-        """Returns whether frozen weights make the layer use its averages, and not update them."""
+        """Returns whether the layer, since it is frozen, uses its moving averages in training.
+
+        The layer does not update the averages then.
+        """
         return not self.p.adapts_if_frozen and self.has_frozen_weights()
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
@@ -131,7 +139,7 @@ class BatchNorm(Norm):
         return Groups(batch // size, size, shared_by)
 
     def _by_kernel(self, x: tf.Tensor, groups: Groups) -> tuple[tf.Tensor, Moments]:
-        """Normalizes x as `_by_formula` does, by one operation of TensorFlow for each group."""
+        """Normalizes x like `_by_formula`, but by one fused TensorFlow operation for each group."""
         parts = tf.split(tf.reshape(x, [x.shape[0], -1, 1, self.p.dim]), groups.count)
         outputs = [
             tf.raw_ops.FusedBatchNormV3(
@@ -152,7 +160,7 @@ class BatchNorm(Norm):
         return y, Moments(tf.stack([output.batch_mean for output in outputs]), variance)
 
     def _by_formula(self, x: tf.Tensor, groups: Groups) -> tuple[tf.Tensor, Moments]:
-        """Returns x normalized, and the moments of its groups."""
+        """Returns x with each group normalized, and the moments of the groups."""
         batch, *rest = sizes_of(x)
         grouped = tf.reshape(x, [-1, groups.size, *rest])
         axes = list(range(1, len(x.shape)))
@@ -161,7 +169,8 @@ class BatchNorm(Norm):
         variance = tf.reduce_mean(tf.square(deviation), axes, keepdims=True)
         replicas = context.current().replicas
         if replicas is not None and groups.shared_by > 1:
-            # For parts of equal size (Chan et al. 1979); E[x^2] - E[x]^2 would lose digits.
+            # combines the moments of equal parts of a group (Chan et al. 1979); the formula
+            # E[x^2] - E[x]^2 would lose digits
             parts = replicas.gather_neighbours(tf.stack([mean, variance]), groups.shared_by)
             means, variances = tf.unstack(parts, axis=1)
             mean = tf.reduce_mean(means, axis=0)
@@ -172,7 +181,10 @@ class BatchNorm(Norm):
         return tf.reshape(y, [batch, *rest]), Moments(*moments)
 
     def _update_averages(self, groups: Groups, moments: Moments) -> None:
-        """Adds E[x] and E[x^2] over the call, weighted by its number of examples, to the states."""
+        """Adds E[x] and E[x^2] over the call's examples to the moving averages.
+
+        The weight is the number of examples.
+        """
         square = moments.variance + tf.square(moments.mean)
         for name, value in (("moving_mean", moments.mean), ("moving_mean_square", square)):
             total = tf.cast(groups.size, tf.float32) * tf.reduce_sum(value, axis=0)
@@ -180,7 +192,7 @@ class BatchNorm(Norm):
 
 
 def _has_kernel(groups: Groups) -> bool:
-    """Whether TensorFlow's fused kernel normalizes these groups: never with XLA or on a mesh."""
+    """Whether TensorFlow's fused kernel normalizes these groups; never with XLA or on a mesh."""
     call = context.current()
     return (
         not call.compiled

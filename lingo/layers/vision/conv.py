@@ -1,4 +1,4 @@
-"""Convolutions of images and of volumes: of all channels, of each channel alone, and transposed.
+"""Convolutions of images and volumes: over all channels, of each channel alone, and transposed.
 
 Axes: B batch, D depth, H height, W width, C input channels, M filters for each channel, F
 output channels; kernels are [kh, kw] or [kd, kh, kw].
@@ -27,7 +27,7 @@ class Conv2D(Conv):
     With padding SAME, zeros surround the image and the result has height ceil(H / stride); with
     VALID, windows lie inside the image. Initial weights have variance 2 / (kh kw C), which
     preserves the variance of activations after a ReLU (He et al. 2015, eq. 10). Inputs are
-    [B, H, W, C], results [B, H', W', F].
+    [B, H, W, C], and results are [B, H', W', F].
 
     Weights:
         w: [kh, kw, C, F].
@@ -40,7 +40,7 @@ class Conv2D(Conv):
 
 
 class Conv3D(Conv):
-    """A 3D convolution: `Conv2D` of volumes, [B, D, H, W, C] to [B, D', H', W', F].
+    """A 3D convolution, like `Conv2D`, of volumes [B, D, H, W, C] to [B, D', H', W', F].
 
     Weights:
         w: [kd, kh, kw, C, F].
@@ -56,11 +56,11 @@ class Conv3D(Conv):
 
 
 class DepthwiseConv2D(DepthwiseConv):
-    """A 2D convolution with separate filters for each channel: no output mixes channels.
+    """A 2D convolution with separate filters for each channel; no output mixes input channels.
 
     Output channels c * M to c * M + M - 1 come from input channel c. Initial weights have variance
     2 / (kh kw), which preserves the variance of activations after a ReLU (He et al. 2015, eq. 10).
-    Inputs are [B, H, W, C], results [B, H', W', C * M].
+    Inputs are [B, H, W, C], and results are [B, H', W', C * M].
 
     Weights:
         w: [kh, kw, C, M].
@@ -73,9 +73,10 @@ class DepthwiseConv2D(DepthwiseConv):
 
 
 class SeparableConv2D(Layer):
-    """A convolution of each channel by itself, then one with a 1x1 window (Chollet 2017, sec. 3).
+    """A depthwise convolution, then a 1x1 convolution of all channels (Chollet 2017, sec. 3).
 
-    It takes kh kw M + M F operations for each input channel and position; `Conv2D` takes kh kw F.
+    For each input channel and position it takes kh kw M + M F multiply-adds, where `Conv2D` takes
+    kh kw F.
     """
 
     dim: int  # channels of the input
@@ -84,10 +85,11 @@ class SeparableConv2D(Layer):
     kernel: tuple[int, int] = (3, 3)  # height and width of the window
     stride: int = 1  # from one window to the next, in both directions
     dilation: int = 1  # from one position of a window to the next
-    padding: Padding = "SAME"  # what surrounds the image: zeros, or nothing
+    padding: Padding = "SAME"  # SAME: zeros surround the image; VALID: nothing does
     use_bias: bool = False  # whether the 1x1 convolution has a bias
-    depthwise: DepthwiseConv2D = DepthwiseConv2D.params(init=FanIn)  # no ReLU follows it
-    pointwise: Conv2D = Conv2D
+    # the first convolution; its initial variance is for a layer that no ReLU follows
+    depthwise: DepthwiseConv2D = DepthwiseConv2D.params(init=FanIn)
+    pointwise: Conv2D = Conv2D  # the 1x1 convolution
 
     def setup(self) -> None:
         p = self.p
@@ -122,12 +124,14 @@ class SeparableConv2D(Layer):
 class TransposedConv2D(Convolution):
     """The transpose of a 2D convolution: each position of the input adds to a window of the output.
 
-    With padding SAME the result has height H * stride, as if windows that reach over the border
-    were cut off; with VALID it holds all windows: (H - 1) * stride + kh, or H * stride if the
-    stride is larger than kh. An output sums kh kw C / stride^2 inputs on average, so the variance
-    of activations after a ReLU stays if initial weights have variance 2 stride^2 / (kh kw C). The
-    default has this for a stride of 2; for others set `init=FanIn(scale=...)` to 2 stride^2.
-    Inputs are [B, H, W, C], results [B, H', W', F].
+    Inputs are [B, H, W, C], and results are [B, H', W', F]. With padding SAME, H' is H * stride,
+    and windows are cut off at the border. With VALID the result holds whole windows: H' is
+    (H - 1) * stride + kh, or H * stride if the stride is larger than kh.
+
+    An output sums kh kw C / stride^2 inputs on average. So initial weights of variance
+    2 stride^2 / (kh kw C) preserve the variance of activations after a ReLU. The default `init` has
+    this variance for a stride of 2; for other strides set `init=FanIn(scale=...)` with a scale of
+    2 stride^2.
 
     Weights:
         w: [kh, kw, C, F].
@@ -155,9 +159,11 @@ class TransposedConv2D(Convolution):
         return window.split_again(self.add_bias(y), sizes, p.axes[1], whole=whole)
 
     def _align(self, x: tf.Tensor) -> tuple[tf.Tensor, list[bool]]:
-        """Returns images padded until devices have equal parts, and whether each axis is whole.
+        """Prepares images whose axes are split over devices.
 
-        With padding VALID, or windows that reach beyond the next device, an axis is gathered.
+        Returns the images with zeros at the ends, so that devices have equal parts, and a list that
+        says for each axis whether it is gathered to be whole (an empty list if no axis is split).
+        An axis is gathered with padding VALID, or if windows reach beyond the next device.
         """
         if not window.is_split(x):
             return x, []
@@ -180,17 +186,20 @@ class TransposedConv2D(Convolution):
         return (batch, *sizes, p.output_dim)
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations for images of shape [B, H, W, C], including those cut off."""
+        """Returns the operations for images of shape [B, H, W, C].
+
+        Operations on parts of windows that are cut off are counted, too.
+        """
         return 2 * math.prod(self.p.kernel) * math.prod(shape) * self.p.output_dim
 
 
 class UpConv3D(Layer):
-    """The transpose of a 3D convolution whose windows lie side by side: it enlarges volumes.
+    """Enlarges volumes: the transpose of a 3D convolution whose windows lie side by side.
 
-    Each position of the input becomes a window of the output: windows are as long as their stride,
-    which is the only case that a U-Net needs. So it is a matrix product for each position, and no
-    device needs rows of another device. An output sums C inputs, so weights of variance 2 / C
-    preserve the variance of activations after a ReLU.
+    Each position of the input becomes a window of the output. Windows are as long as their stride,
+    which is the only case that a U-Net needs. So each window is a matrix product of one position,
+    and no device needs rows of another device. An output sums C inputs, so weights of variance
+    2 / C preserve the variance of activations after a ReLU.
 
     Weights:
         w: [stride, stride, stride, C, F].

@@ -1,4 +1,4 @@
-"""Convolution, normalization, activation: the building block of image networks.
+"""A convolution, a normalization and an activation, the building block of image networks.
 
 Axes: B batch, H height, W width, C input channels, F output channels.
 """
@@ -27,10 +27,10 @@ class ConvNorm(Layer):
     output_dim: int  # channels of the output
     kernel: tuple[int, int] = (3, 3)  # height and width of the window
     stride: int = 1  # how many times smaller the result is
-    activation: Activation = "relu"  # after the normalization
+    activation: Activation = "relu"  # activation function after the normalization
     zero_init: bool = False  # whether gamma of the normalization starts at zero
-    conv: Layer = Conv2D  # or `DepthwiseConv2D`, with C output channels
-    norm: Norm = BatchNorm
+    conv: Layer = Conv2D  # the convolution; `DepthwiseConv2D` needs output_dim=C
+    norm: Norm = BatchNorm  # the normalization
 
     def setup(self) -> None:
         p = self.p
@@ -53,7 +53,10 @@ class ConvNorm(Layer):
         return self.conv.flops(shape) + self.norm.flops(self.conv.output_shape(shape))
 
     def _check_parts(self) -> None:
-        """Raises ParamError if the convolution or normalization contradicts the fields."""
+        """Raises ParamError if the convolution does not return `output_dim` channels.
+
+        Raises it, too, if `zero_init` is set and no part of the normalization can start at zero.
+        """
         p = self.p
         *_, channels = self.conv.output_shape([1, *_LARGE_IMAGE, p.dim])
         if channels != p.output_dim:
@@ -73,7 +76,7 @@ class ConvNorm(Layer):
         shape, copies = self.output_shape(call.shape), ACTIVATION_COPIES[self.p.activation]
         return [
             batch_residual(copies - 1, shape, is_elementwise=True),
-            # the next layer may keep the result, which follows from the norm's input
+            # the next layer may keep the result, which can be computed from the norm's input
             batch_residual(0, shape, "output", is_elementwise=True),
         ]
 
@@ -81,7 +84,7 @@ class ConvNorm(Layer):
 def convolve_and_normalize(x: tf.Tensor, *, conv: Layer, norm: Norm) -> tf.Tensor:
     """Returns norm(conv(x)), [B, ..., F], for images or volumes x [B, ..., C].
 
-    Outside training, a normalization that takes a scale gets the scale of the convolution's result.
+    Outside training, a normalization with `takes_scale` gets `conv.result_scale`.
     """
     y = conv(x)
     if norm.takes_scale and not context.current().training:

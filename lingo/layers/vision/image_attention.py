@@ -1,6 +1,6 @@
-"""Self-attention over an image: every place sees every other place and its relative position.
+"""Self-attention over an image, in which every pixel sees all pixels and their relative positions.
 
-Axes: B batch, H height, W width, C input channels, F output channels, T = H W places, N heads, D
+Axes: B batch, H height, W width, C input channels, F output channels, T = H W pixels, N heads, D
 head width.
 """
 
@@ -28,16 +28,17 @@ from lingo.ops.lookup import lookup
 class ImageAttention(Layer):
     """Attention with relative positions in both directions (Srinivas et al. 2021, fig. 4).
 
-    With q = x w_query / sqrt(D), the logit of place (h, w) for place (g, v) is
+    The logit with which pixel (h, w) attends to pixel (g, v) is
 
         q . (k + r_height[g - h + H - 1] + r_width[v - w + W - 1])
 
-    The result is the concatenated averages of all heads; no projection follows.
+    with q = x w_query / sqrt(D) at (h, w), and k = x w_key at (g, v). The result is the
+    concatenation of all heads' averages of values; no projection follows.
 
     Weights:
         w_query, w_key, w_value: [C, N, D].
-        r_height: [2 H - 1, D], of distances from top to bottom, for all heads.
-        r_width: [2 W - 1, D], of distances from left to right, for all heads.
+        r_height: [2 H - 1, D], a vector per vertical distance, for all heads.
+        r_width: [2 W - 1, D], a vector per horizontal distance, for all heads.
     """
 
     dim: int  # C, channels of the input
@@ -78,7 +79,7 @@ class ImageAttention(Layer):
         _, *result_shape = self.output_shape(shape)
         x = tf.cast(tf.reshape(x, [-1, math.prod(self.p.image), self.p.dim]), self.p.dtype)
         query, key, value = (self._heads(name, x) for name in ("query", "key", "value"))
-        # not a scalar: see `DotProductAttention`
+        # a vector, not a scalar, for speed: see `DotProductAttention._scale_query`
         scale = np.full(self._head_dim, self._head_dim**-0.5, np.float32)
         query *= tf.cast(scale, query.dtype)
         bias = self._position_logits(query)
@@ -98,7 +99,7 @@ class ImageAttention(Layer):
     def flops(self, shape: Sequence[int]) -> int:
         batch, height, width, dim = shape
         places = height * width
-        features = 3 * dim + 2 * places + height + width  # multiply-adds per place and channel
+        features = 3 * dim + 2 * places + height + width  # multiply-adds per pixel and channel
         return 2 * batch * places * self.p.output_dim * features
 
     @property
@@ -112,9 +113,10 @@ class ImageAttention(Layer):
         return tf.transpose(y, [0, 2, 1, 3])
 
     def _position_logits(self, query: tf.Tensor) -> tf.Tensor:
-        """Returns the logits' part from positions, float32 [B, N, T, T], of queries [B, N, T, D].
+        """Returns the terms of the logits that depend on relative positions, float32 [B, N, T, T].
 
-        It is a sum of a part for the vertical distance and a part for the horizontal distance.
+        They are the sum of a term for the vertical and a term for the horizontal distance. `query`
+        is [B, N, T, D].
         """
         height, width = self.p.image
         query = tf.reshape(query, [-1, self.p.num_heads, height, width, self._head_dim])
@@ -130,7 +132,10 @@ class ImageAttention(Layer):
         return tf.reshape(logits, [-1, self.p.num_heads, places, places])
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        """Returns images and the residuals of attention; rows and columns keep queries again."""
+        """Returns the input and the tensors that attention keeps.
+
+        The products with r_height and r_width keep the queries, too.
+        """
         batch, heads, places = call.shape[0], self.p.num_heads, math.prod(self.p.image)
         size = (batch, places, heads, self.p.output_dim // heads)
         weights = (batch, heads, places, places)
@@ -142,6 +147,9 @@ class ImageAttention(Layer):
 
 
 def distance_ids(size: int) -> np.ndarray:
-    """Returns j - i + size - 1 for places i and j of a row or column, int32 [size, size]."""
+    """Returns j - i + size - 1 for pixels i and j of a row or column, int32 [size, size].
+
+    This is the index of their distance in `r_height` or `r_width`.
+    """
     places = np.arange(size, dtype=np.int32)
     return places - places[:, None] + np.int32(size - 1)

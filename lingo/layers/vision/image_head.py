@@ -16,12 +16,12 @@ from lingo.layers.residual import Residual, ResidualCall, batch_residual
 
 
 class ImageHead(Layer):
-    """Computes logits: a linear map of the mean over all positions."""
+    """Computes the logits of labels by a linear map of the mean over all positions."""
 
     dim: int  # channels of the last image
     num_classes: int  # number of labels
-    dropout_rate: float = 0.0  # of the mean
-    linear: Linear = Linear.params(use_bias=True, axes=(None, None))
+    dropout_rate: float = 0.0  # dropout rate of the mean
+    linear: Linear = Linear.params(use_bias=True, axes=(None, None))  # from the mean to logits
 
     products = (Product("mean", has_weight=False, is_sum=True),)
 
@@ -47,4 +47,5 @@ class ImageHead(Layer):
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         logits = batch_residual(1, self.output_shape(call.shape), "output")
-        return [batch_residual(1, call.shape, "input"), logits]  # XLA keeps the input of the mean
+        # XLA keeps the input of the mean, though its gradient does not need it
+        return [batch_residual(1, call.shape, "input"), logits]

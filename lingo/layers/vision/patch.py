@@ -1,4 +1,4 @@
-"""Images as sequences of patches of pixels: their vectors, positions and the head of a classifier.
+"""Layers of vision Transformers, which read an image as a sequence of patches.
 
 Axes: B batch, H height, W width, C channels, T patches, D model width.
 """
@@ -22,9 +22,9 @@ from lingo.layers.vision.conv import Conv2D
 
 
 def patch_grid(image: Sequence[int], patch: int) -> tuple[int, int]:
-    """Returns how many patches fit into the height and the width of an image (H, W).
+    """Returns how many patches fit into the height and into the width of an image (H, W).
 
-    Raises ParamError if they do not fill the image.
+    Raises ParamError if the patches do not fill the image.
     """
     height, width = image
     if patch < 1 or height % patch or width % patch:
@@ -36,15 +36,16 @@ def patch_grid(image: Sequence[int], patch: int) -> tuple[int, int]:
 
 
 class PatchEmbedding(Layer):
-    """A linear map of each patch of an image (Dosovitskiy et al. 2021, eq. 1).
+    """Maps each patch of an image linearly to a vector (Dosovitskiy et al. 2021, eq. 1).
 
-    It is a convolution whose windows do not overlap. Patches are in reading order: the first row
-    from left to right, then the next row.
+    A convolution whose windows do not overlap computes this. Patches are in reading order: the
+    first row from left to right, then the next row.
     """
 
     dim: int  # C, channels of the images
     output_dim: int  # D, width of the vectors
     patch: int = 16  # height and width of a patch, in pixels
+    # the convolution that computes the linear map
     conv: Conv2D = Conv2D.params(use_bias=True, padding="VALID", init=FanIn, axes=(None, "embed"))
 
     def check(self) -> None:
@@ -76,14 +77,15 @@ class PatchEmbedding(Layer):
 
 
 Pooling = Literal["mean", "first"]
-"""The vector that stands for an image: the mean of all, or the first, which is a `ClassToken`."""
+"""Which vector stands for an image. `mean`: the mean of all vectors. `first`: the first vector,
+which `ClassToken` adds."""
 
 
 class ClassToken(Layer):
     """Puts a trained vector, the same for all images, before the patches.
 
-    Attention fills it with the content of the image (Dosovitskiy et al. 2021, eq. 1). Departs from
-    the paper: no position is added to the vector.
+    Attention lets this vector collect the content of the image (Dosovitskiy et al. 2021, eq. 1).
+    Departs from the paper: no position encoding is added to the vector.
 
     Weights:
         token: [D], initially zeros.
@@ -110,17 +112,17 @@ class ClassToken(Layer):
 
 
 class PatchHead(Layer):
-    """Computes logits from one vector of an image, by a linear map or with a hidden layer.
+    """Computes logits from one vector v of an image, by a linear map or with a hidden layer.
 
-    The hidden layer, tanh(v w + b), is the `rep_size` of ViT's authors (Dosovitskiy et al. 2021,
-    sec. 3.1).
+    The hidden layer is tanh(v w + b). ViT's authors call its width `rep_size` (Dosovitskiy et al.
+    2021, sec. 3.1).
     """
 
     dim: int  # D, width of the vectors
     num_classes: int  # number of labels
     pooling: Pooling = "mean"  # the vector that the logits are computed from
     hidden_dim: int | None = None  # width of the hidden layer; None: no hidden layer
-    linear: Linear = Linear.params(use_bias=True)  # both maps
+    linear: Linear = Linear.params(use_bias=True)  # the hidden layer's map and the map to logits
 
     def check(self) -> None:
         ranges.check_positive(self.p, "hidden_dim")
@@ -157,22 +159,22 @@ class PatchHead(Layer):
 
 
 class ImagePositions(Layer, interface=True):
-    """Adds a vector to each patch of an image. Subclasses define `table`."""
+    """Adds to each patch a vector that depends on its position. Subclasses define `table`."""
 
     dim: int  # D, width of the vectors
-    grid: tuple[int, int]  # patches from top to bottom, and from left to right
+    grid: tuple[int, int]  # number of rows and number of columns of patches
 
     def check(self) -> None:
         ranges.check_positive(self.p, "grid")
 
     def table(self) -> Any:
-        """Returns the vectors, [T, D], row after row of the grid."""
+        """Returns the vectors of all patches, [T, D], row after row of the grid."""
         raise NotImplementedError(f"{type(self).__name__} has no table")
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns x plus the vectors, in the layer's dtype, for patches x [B, T, D].
+        """Returns x plus the positions' vectors, in the layer's dtype, for patches x [B, T, D].
 
-        Raises ParamError if T is not the number of places in the grid.
+        Raises ParamError if T is not the number of patches in the grid.
         """
         height, width = self.p.grid
         if x.shape[1] != height * width:
@@ -188,13 +190,14 @@ class ImagePositions(Layer, interface=True):
 
 
 class SinusoidImagePositions(ImagePositions):
-    """Sines and cosines of column and row, not trained (Beyer et al. 2022).
+    """Adds sines and cosines of a patch's column and row, which are not trained.
 
-    The features are four quarters: sin(w x), cos(w x), sin(w y) and cos(w y), for column x, row y,
-    and frequencies w from 1 to 1 / `max_wavelength`, evenly spaced in their logarithms.
+    (Beyer et al. 2022.) The features are four quarters: sin(w x), cos(w x), sin(w y) and cos(w y)
+    for column x and row y. The frequencies w go from 1 to 1 / `max_wavelength`, and their
+    logarithms are evenly spaced.
     """
 
-    max_wavelength: float = 10_000.0  # patches per turn of the slowest wave, over 2 pi
+    max_wavelength: float = 10_000.0  # the slowest wave's period in patches, divided by 2 pi
 
     def check(self) -> None:
         super().check()
@@ -213,7 +216,7 @@ class SinusoidImagePositions(ImagePositions):
 
 
 class LearnedImagePositions(ImagePositions):
-    """A trained vector for each place in the grid (Dosovitskiy et al. 2021, sec. 3.1).
+    """Adds a trained vector for each position in the grid (Dosovitskiy et al. 2021, sec. 3.1).
 
     Weights:
         vectors: [T, D], of initial variance 1/D.

@@ -1,4 +1,4 @@
-"""Pooling: the maximum or the mean of each window of an image or a volume, for each channel.
+"""Pooling layers: the maximum or the mean of each window of an image or volume, per channel.
 
 Axes: B batch, D depth, H height, W width, C channels.
 """
@@ -27,14 +27,16 @@ from lingo.mesh.split import halo
 
 
 class Pool(Layer, interface=True):
-    """Computes one value for each window, from the positions inside the image."""
+    """Computes one value per window and channel, from the positions that lie in the image."""
 
-    window: tuple[int, int] = (2, 2)  # its height and width
+    window: tuple[int, int] = (2, 2)  # height and width of a window
     stride: int = 2  # from one window to the next, in both directions
-    padding: Padding = "SAME"  # whether windows reach over the border
+    padding: Padding = "SAME"  # SAME: windows may reach over the border; VALID: they may not
 
     num_indices: ClassVar[int] = 0
-    """How many numbers its gradient keeps to find each result in its window; 0 for a mean."""
+    """How many numbers per result the gradient keeps, to find where in its window the result was.
+
+    0 for a mean."""
 
     def check(self) -> None:
         ranges.check_positive(self.p, "window", "stride")
@@ -63,22 +65,22 @@ class Pool(Layer, interface=True):
 
 
 class MaxPool(Pool):
-    """The maximum of each window."""
+    """Max pooling: the maximum of each window, per channel."""
 
     num_indices = 4  # example, row, column and channel of the largest element
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         p = self.p
-        if is_split(x):  # XLA computes wrong gradients: see `window`
+        if is_split(x):  # XLA would compute wrong gradients: see `lingo.layers.window`
             return _largest_slice(x, self._windows())
         # Not tf.nn.max_pool2d: in a loop, TensorFlow computes some of its gradients with oneDNN and
-        # some without, different ones in each trace, and the two round differently.
+        # others without. Which ones changes from trace to trace, and oneDNN rounds differently.
         window, stride = [1, *p.window, 1], [1, p.stride, p.stride, 1]
         return tf.raw_ops.MaxPoolV2(input=x, ksize=window, strides=stride, padding=p.padding)
 
 
 class AveragePool(Pool):
-    """The mean of each window, over the part that lies in the image."""
+    """Average pooling: the mean over the part of each window that lies in the image."""
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         p = self.p
@@ -92,7 +94,10 @@ class AveragePool(Pool):
         return split_again(y, static_sizes(y), None, whole=whole)
 
     def _reaches_far(self, size: int, window: int, num_parts: int) -> bool:
-        """Whether windows need rows from further away than the next device."""
+        """Whether windows along an axis need rows from further away than the next device.
+
+        `size` is the axis's length, and `num_parts` is the number of devices that it is split over.
+        """
         p = self.p
         needed = halo(size, num_parts=num_parts, window=window, stride=p.stride, padding=p.padding)
         return max(needed.exchange) > needed.part
@@ -101,7 +106,7 @@ class AveragePool(Pool):
 class MaxPool3D(Layer):
     """The maximum of each window of a volume, for each channel; windows lie side by side."""
 
-    window: int = 2  # depth, height and width of a window, and the distance to the next
+    window: int = 2  # depth, height and width of a window, and also the stride
 
     def check(self) -> None:
         ranges.check_positive(self.p, "window")
@@ -116,7 +121,8 @@ class MaxPool3D(Layer):
         return (batch, *self._windows().count(volume), channels)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return [batch_residual(1, call.shape, "input")]  # the gradient compares it with the maxima
+        # the gradient compares the input with the maxima
+        return [batch_residual(1, call.shape, "input")]
 
     def _windows(self) -> Windows:
         return Windows((self.p.window,) * 3, self.p.window, "SAME")

@@ -1,4 +1,4 @@
-"""Resizes images.
+"""A layer that resizes images.
 
 Axes: B batch, H height, W width, C channels.
 """
@@ -20,12 +20,14 @@ from lingo.layers.window import annotate_image, static_sizes
 class Resize(Layer):
     """Resizes images as `tf.image.resize` does without `antialias`.
 
-    It is a matrix product along each axis. So devices that have parts of an image sum their parts
-    of the result; XLA's own gradients of resizing, where they exist, are wrong for split images.
+    A matrix product along each axis computes the result. So if an image is split over devices, each
+    device computes its share of the sums. XLA's own gradients of resizing, where they exist, are
+    wrong for split images.
     """
 
     size: tuple[int, int]  # height and width of the result
-    method: Literal["bilinear", "nearest"] = "bilinear"  # mixes the nearest pixels, or takes one
+    # bilinear: mixes the nearest pixels; nearest: takes the nearest pixel
+    method: Literal["bilinear", "nearest"] = "bilinear"
 
     def check(self) -> None:
         ranges.check_positive(self.p, "size")
@@ -43,11 +45,13 @@ class Resize(Layer):
         return (shape[0], *self.p.size, shape[-1])
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return []  # its matrices are constants
+        return []  # the gradient needs only the matrices, which are constants
 
 
 def resize_matrix(size: int, new_size: int, method: str) -> np.ndarray:
-    """Returns the weight of each old pixel in each new pixel: float32 [new_size, size].
+    """Returns how much each old pixel along an axis counts in each new pixel.
+
+    The result is float32 [new_size, size]; the weights of a new pixel sum to 1.
 
     >>> resize_matrix(2, 4, "bilinear")
     array([[1.  , 0.  ],

@@ -1,4 +1,4 @@
-"""Squeeze-and-excitation: scales the channels of an image by their means over the whole image.
+"""Squeeze-and-excitation: scales an image's channels by factors computed from all channels' means.
 
 Axes: B batch, H height, W width, C channels, R reduced channels.
 """
@@ -18,14 +18,16 @@ from lingo.ops.activations import Activation, activate
 class SqueezeExcite(Layer):
     """x * sigmoid(f(mean(x) w_reduce + b_reduce) w_expand + b_expand) (Hu et al. 2018, sec. 3).
 
-    The mean is over all positions. R is `block_dim` times `ratio`, rounded down, at least 1. In
-    EfficientNet, f is silu and `block_dim` is the channels of the block's input, fewer than x has.
+    The mean is over all positions. R is `block_dim` times `ratio`, rounded down, but at least 1. In
+    EfficientNet, f is silu, and `block_dim` is the number of channels of the block's input, which
+    has fewer channels than x.
     """
 
     dim: int  # C, channels of x
     block_dim: int | None = None  # channels that `ratio` multiplies; None: `dim`
-    ratio: float = 0.25  # R over `block_dim`
+    ratio: float = 0.25  # R divided by `block_dim`
     activation: Activation = "silu"  # f
+    # the two maps, to R channels and back
     linear: Linear = Linear.params(use_bias=True, axes=(None, None))
 
     def check(self) -> None:

@@ -1,6 +1,7 @@
 """Rematerialization: gradients recompute the activations inside a layer instead of storing them.
 
-`in_chunks` also computes positions a chunk at a time, so that only one chunk's activations exist.
+`in_chunks` also computes the positions of a sequence chunk by chunk, so that only one chunk's
+activations are in memory.
 
 Axes: B batch, T positions, C positions of a chunk, N chunks.
 """
@@ -22,8 +23,9 @@ from lingo.ops.shape import size_of, swap_leading_axes
 class Remat(Wrapper):
     """Stores only the inputs of a layer for the gradient (Chen et al. 2016; GPipe, sec. 2.3).
 
-    It costs one more forward pass of the layer; results, gradients, paths and random numbers are
-    the same. Under XLA only a scan keeps the second pass separate from the first.
+    This costs one more forward pass of the layer. Results, gradients, paths and random numbers do
+    not change. Under XLA it saves memory only inside a scan, such as `Repeat`: elsewhere, XLA may
+    merge the second pass with the first.
     """
 
     def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
@@ -43,11 +45,11 @@ class Remat(Wrapper):
 
 
 def recompute(body: Callable[..., Any], *args: Any, device: str | None = None) -> Any:
-    """Calls a function whose gradient recomputes its intermediate values.
+    """Calls a function; its gradient recomputes intermediate values instead of storing them.
 
     All differentiable tensors must be in `args`: gradients do not flow into captured tensors. The
-    second pass waits for the incoming gradients, so that graph optimizations cannot merge it with
-    the first.
+    second forward pass waits for the incoming gradients, so that graph optimizations cannot merge
+    it with the first pass.
 
     Args:
         body: a function of `args`; its results are float tensors of any shapes, in any structure.
@@ -90,12 +92,12 @@ def in_chunks(
 ) -> Any:
     """Returns `function(*inputs)`, tensors [B, T, ...], computed chunk by chunk.
 
-    Forward and backward passes keep the intermediate values of one chunk in memory, at the cost of
-    a second forward pass.
+    The forward and backward passes keep the intermediate values of only one chunk in memory. This
+    costs a second forward pass.
 
     Args:
-        function: maps [B, C, ...] tensors to a structure of [B, C, ...] float tensors. It must draw
-            no random numbers and have no side outputs.
+        function: maps [B, C, ...] tensors to a structure of [B, C, ...] float tensors. The function
+            must draw no random numbers, and the layers in it must have no side outputs.
         *inputs: [B, T, ...] tensors, any type.
         layers: the layers whose weights the function reads; other weights get no gradient.
         size: C; zeros pad the last chunk. None: all positions at once.
@@ -119,7 +121,7 @@ def in_chunks(
 
 
 def _split(x: tf.Tensor, num_chunks: Any, size: int) -> tf.Tensor:
-    """Returns the chunks [N, B, C, ...] of a tensor [B, T, ...], padded with zeros."""
+    """Cuts a tensor [B, T, ...] into chunks [N, B, C, ...]; zeros pad the last chunk."""
     batch, length = size_of(x, 0), size_of(x, 1)
     num_padding = num_chunks * size - length
     x = tf.pad(x, [[0, 0], [0, num_padding]] + [[0, 0]] * (len(x.shape) - 2))
@@ -127,6 +129,6 @@ def _split(x: tf.Tensor, num_chunks: Any, size: int) -> tf.Tensor:
 
 
 def _join_chunks(y: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor [B, N * C, ...] of chunks [N, B, C, ...]."""
+    """Joins chunks [N, B, C, ...] to a tensor [B, N * C, ...]."""
     y = swap_leading_axes(y)
     return tf.reshape(y, [size_of(y, 0), size_of(y, 1) * size_of(y, 2), *y.shape[3:]])

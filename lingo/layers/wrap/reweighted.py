@@ -1,12 +1,12 @@
-"""Wrappers that compute a layer's weights from trained ones, without changes to that layer.
+"""Wrappers that replace the weights of the layer inside by functions of them, such as LoRA.
 
-    for name, w in weights of the layer inside:      # at setup, those that `pattern` matches
-        declare companion weights: w_in_lora_a, w_in_lora_b
-    call the layer inside with reweight(w)           # in a derived call context
+    for each matrix w of the layer inside that `pattern` matches:     # at setup
+        declare companion weights, such as w_in_lora_a and w_in_lora_b
+    call the layer inside with reweight(w) in place of w              # in a derived call context
 
-A matrix is a weight of several dims whose initial value is not constant, unlike biases. Its leading
-dims are *inputs*, the others *outputs*: a weight [N, H, D] with a fan-in of N * H has inputs N and
-H, and output D.
+A *matrix* is a weight with several dims whose initial value is not constant, so a bias is none. Its
+leading dims are *inputs*, and its other dims are *outputs*. For example, a weight [N, H, D] with a
+fan-in of N * H has the inputs N and H and the output D.
 
 Axes: I input dims of a matrix, O output dims.
 """
@@ -29,24 +29,31 @@ from lingo.layers.wrap.wrapper import Wrapper
 
 
 class Matrix(NamedTuple):
-    """A weight of the layer inside that the wrapper replaces."""
+    """A weight, of the layer inside a wrapper, that the wrapper replaces."""
 
-    name: str  # program path, relative to the wrapper
-    spec: ParamSpec
+    name: str  # path from the wrapper, with a slice as index for stacked layers
+    spec: ParamSpec  # declaration of the weight
     inputs: tuple[int, ...]  # sizes of the input dims
     outputs: tuple[int, ...]  # sizes of the output dims
     input_axes: tuple[str | None, ...]  # logical axes of the input dims
     output_axes: tuple[str | None, ...]  # logical axes of the output dims
 
     def stack_sizes(self, w: tf.Tensor) -> list[Any]:
-        """Returns the sizes of the stacked axes of a value w, [stacked axes, *I, *O]."""
+        """Returns the sizes of the stacked axes of w, a value of this matrix.
+
+        w is [stacked axes, *I, *O].
+        """
         return list(w.shape[: len(w.shape) - len(self.spec.shape)])
 
 
 class Reweighted(Wrapper, interface=True):
-    """Replaces matrices of the layer inside. Subclasses define `declare` and `reweight`."""
+    """Base class of wrappers that replace matrices of the layer inside.
 
-    pattern: str = ".*"  # regex that fits the whole path, from here, of a matrix to replace
+    Subclasses define `declare` and `reweight`.
+    """
+
+    # regex for the matrices to replace; it must match a matrix's whole path from the layer inside
+    pattern: str = ".*"
 
     def check(self) -> None:
         check_regex(self.p.pattern)
@@ -65,7 +72,7 @@ class Reweighted(Wrapper, interface=True):
             self.declare(matrix)
 
     def declare(self, matrix: Matrix) -> None:
-        """Declares the companion weights of a matrix, by `companion_weight`."""
+        """Declares the further weights that `reweight` needs, each by `companion_weight`."""
         raise NotImplementedError(f"{type(self).__name__} has no declare")
 
     def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
@@ -82,7 +89,10 @@ class Reweighted(Wrapper, interface=True):
         init: Initializer,
         fan_in: int | None = None,
     ) -> None:
-        """Declares a float32 weight `<name>_<suffix>` for a matrix, stacked like the matrix."""
+        """Declares a float32 weight `<name of the matrix>_<suffix>`, stacked like the matrix.
+
+        `shape` and `axes` are for one layer; `init` and `fan_in` are as for `Layer.weight`.
+        """
         name = f"{matrix.name}_{suffix}"
         self.weight(name, shape, axes=axes, init=init, fan_in=fan_in, dtype="float32")
         stack_axes = matrix.spec.stack_axes
@@ -101,10 +111,13 @@ class Reweighted(Wrapper, interface=True):
             return getattr(self.layer, method)(*args, **inputs)
 
     def result_scale(self, product: str) -> tf.Tensor | None:
-        return self.call_wrapped("result_scale", product)  # of the computed weight
+        return self.call_wrapped("result_scale", product)  # the scale of the replaced weight
 
     def matrix_values(self) -> dict[str, tf.Tensor]:
-        """Returns program path -> computed matrix, [stacked axes, *I, *O], for the current call."""
+        """Returns path -> the matrix that replaces the one at this path, in the current call.
+
+        Each is [stacked axes, *I, *O]; layers that are stacked have one tensor.
+        """
         weights = context.current().weights
         matrices = {path.join(self.path, matrix.name): matrix for matrix in self.matrices}
         return {where: self.reweight(m, weights[where]) for where, m in matrices.items()}
@@ -120,12 +133,15 @@ class Reweighted(Wrapper, interface=True):
 
 
 def is_matrix(spec: ParamSpec) -> bool:
-    """Returns whether a weight has several dims and an initial value that is not constant."""
+    """Returns whether a weight has several dims and a random initial value, unlike a bias."""
     return len(spec.shape) > 1 and not isinstance(spec.init, Constant)
 
 
 def split_dims(spec: ParamSpec) -> Matrix:
-    """Splits a weight's dims into inputs and outputs by its fan-in, or after the first dim."""
+    """Splits a weight's dims into inputs and outputs.
+
+    The inputs are the leading dims whose product is the fan-in, or else the first dim.
+    """
     sizes = [math.prod(spec.shape[:n]) for n in range(1, len(spec.shape))]
     n = sizes.index(spec.fan_in) + 1 if spec.fan_in in sizes else 1
     return Matrix(spec.path, spec, spec.shape[:n], spec.shape[n:], spec.axes[:n], spec.axes[n:])
@@ -134,17 +150,17 @@ def split_dims(spec: ParamSpec) -> Matrix:
 class Lora(Reweighted):
     """Computes with w + alpha / rank * a b, where b is initially zero (Hu et al. 2021, sec. 4.1).
 
-    The optimizer freezes the layer's own weights: `ByPath.params(learning_rate=...,
+    Let the optimizer freeze the layer's own weights: `ByPath.params(learning_rate=...,
     groups={".*_lora_[ab]": AdamW, "(?!.*_lora_).*": Frozen})`. Departs from the paper: there is no
-    dropout of the input of a, since the change is added to the matrix, not to the output.
+    dropout before a, since the change is added to the matrix, not to the output.
 
-    Weights, for each matrix of input sizes I and output sizes O:
+    Weights, for each matrix with input sizes I and output sizes O:
         <name>_lora_a: [*I, rank].
         <name>_lora_b: [rank, *O].
     """
 
-    rank: int = 8  # of the change of w
-    alpha: float = 8.0  # size of the change, which is alpha / rank * a b
+    rank: int = 8  # rank of a b, the change of w
+    alpha: float = 8.0  # factor of the change, which is alpha / rank * a b
 
     def check(self) -> None:
         super().check()
@@ -168,13 +184,13 @@ _TINY = 1e-12  # keeps the gradient of a norm finite at zero
 
 
 class WeightNorm(Reweighted):
-    """Computes with scale * w / |w|, |w| over the inputs of each output (Salimans and Kingma 2016,
-    eq. 2).
+    """Computes with scale * w / |w| (Salimans and Kingma 2016, eq. 2).
 
-    Departs from the paper: the scale is relative to the expected norm of a matrix with variance
-    1 / fan-in, and starts at 1 instead of a value computed from a batch.
+    The norm |w| of an output is over its inputs. Departs from the paper: the scale is relative to
+    the expected norm of a matrix with variance 1 / fan-in, and starts at 1 instead of a value
+    computed from a batch.
 
-    Weights, for each matrix of output sizes O:
+    Weights, for each matrix with output sizes O:
         <name>_scale: [*O], initially ones.
     """
 

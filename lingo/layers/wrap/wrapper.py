@@ -13,11 +13,14 @@ from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall
 
 _OF_SHAPES = ("flops", "output_shape")
-"""Endings of the names of methods that compute with shapes, which wrappers do not change."""
+"""Endings of the names of methods that compute with shapes. A wrapper does not change them."""
 
 
 class Wrapper(Layer, interface=True):
-    """Replaces the layer inside: same paths, same methods. Subclasses define `call_wrapped`."""
+    """Base class of layers that stand in for the layer inside, with its paths and methods.
+
+    Subclasses define `call_wrapped`.
+    """
 
     layer: Wrapped  # the layer inside
 
@@ -27,11 +30,11 @@ class Wrapper(Layer, interface=True):
         self.layer = self.p.layer.build()
 
     def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
-        """Calls a method of the layer inside, such as `vectors`, in the wrapper's own way."""
+        """Calls the method named `method` of the layer inside, in the wrapper's own way."""
         raise NotImplementedError(f"{type(self).__name__} has no call_wrapped")
 
     def __call__(self, *args: Any, **inputs: Any) -> Any:
-        """Calls the layer inside: inputs and results have its shapes."""
+        """Calls the layer inside; inputs and results have the same shapes as that layer's."""
         return self.call_wrapped("__call__", *args, **inputs)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
@@ -48,7 +51,7 @@ class Wrapper(Layer, interface=True):
         if inside is None or name.startswith("_"):
             return super().__getattr__(name)
         if not hasattr(wrapped_class(inside), name):
-            child = vars(_innermost(inside)).get(name)  # such as the `embedding` of a model
+            child = vars(_innermost(inside)).get(name)  # a layer in it, such as `embedding`
             return child if isinstance(child, Layer) else super().__getattr__(name)
         if name.endswith(_OF_SHAPES) or not callable(getattr(wrapped_class(inside), name)):
             return getattr(inside, name)
@@ -59,7 +62,7 @@ class Wrapper(Layer, interface=True):
 
 
 def wrapped_class(layer: Layer) -> type[Layer]:
-    """Returns the class of a layer, or of the layer inside if it is a wrapper."""
+    """Returns the class of a layer; for a wrapper, the class of the innermost layer inside."""
     return type(_innermost(layer))
 
 
