@@ -276,7 +276,7 @@ def check_coefficients(task: Task, terms: Collection[str]) -> None:
 
 
 def _inherited_coefficients(task: Task) -> Iterable[str]:
-    """Returns the terms with coefficients in the nearest class that is lingo's own."""
+    """Returns the terms with coefficients in the first base class that lingo defines."""
     definers = (cls for cls in type(task).__mro__ if "coefficients" in vars(cls))
     return next(filter(is_lingos, definers)).coefficients(task)
 

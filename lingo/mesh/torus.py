@@ -43,7 +43,7 @@ def coordinates(mesh: Topology, torus: Sequence[int]) -> np.ndarray:
 
 
 class AxisPlacement(NamedTuple):
-    """Where the devices along a mesh axis are: the box of the inner axes, repeated."""
+    """The devices along a mesh axis: copies of a box, which holds the axes inside this one."""
 
     box: tuple[int, ...]  # devices of the box along each axis of the torus
     repeats: tuple[int, ...]  # how often the mesh axis repeats the box along each axis of the torus

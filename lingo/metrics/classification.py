@@ -35,7 +35,7 @@ def top_k_accuracy(
         logits: [B, K], any float type.
         labels: int [B], in 0..K-1.
         weights: [B]; 0 for padding.
-        k: the number of largest logits. A label is among them if fewer than k exceed its own.
+        k: the number of largest logits. A label counts if fewer than k logits exceed the label's.
 
     >>> logits = tf.constant([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]])
     >>> state = top_k_accuracy(logits, tf.constant([2, 2]), tf.constant([1.0, 1.0]), k=2)

@@ -120,7 +120,7 @@ class Pulse:
 
     @contextlib.contextmanager
     def joint_computation(self) -> Iterator[None]:
-        """Marks the body as a joint computation; if a loss blocks it, this process exits."""
+        """Marks the body as a joint computation; if another process is lost, this one may exit."""
         before, self._computation = self._computation, object()
         try:
             yield

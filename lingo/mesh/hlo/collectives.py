@@ -76,7 +76,7 @@ def collectives(module: Module, mesh: Topology) -> list[Collective]:
 def _continues(computation: str, body: Computation) -> bool:
     """Whether a computation repeats a collective that another computation has started.
 
-    A TPU computes while devices exchange, in fusions with a copy of the collective.
+    A TPU computes while devices exchange: its compiler puts a copy of the collective into fusions.
     """
     is_end = any('"AsyncCollectiveDone"' in instruction.rest for instruction in body.values())
     return is_end or computation.startswith("async_collective_fusion")

@@ -140,7 +140,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def take_over(self) -> Iterator[RunDirectory]:
-        """Yields this directory, enabled and locked, in place of a lost leader's.
+        """Yields this directory, enabled and locked, which the lost leader had.
 
         Reports that the lost leader has not written yet are written first.
         """

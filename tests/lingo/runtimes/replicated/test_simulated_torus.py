@@ -256,5 +256,5 @@ def test_statistics_of_a_batch_that_the_chips_left_cannot_share_equally_are_refu
     specs: Specs = {"rows": ((32,), "int32")}
     learner = Learner(task.build(), Sgd.params(learning_rate=0.1).build(), specs=specs)
     SimulatedTorus.params().build().check_learner(learner)
-    with pytest.raises(ParamError, match="32 examples are not 12 equal parts"):
+    with pytest.raises(ParamError, match="32 examples do not divide into 12 equal parts"):
         SimulatedTorus.params(failures={"5": "2x2@1,1"}).build().check_learner(learner)
