@@ -17,9 +17,13 @@ OPS = sorted(
 METRICS = [f"lingo.metrics.{name}" for name in ("classification", "metric", "results")]
 MODULES = [*METRICS, "lingo.optim.schedule", *OPS]
 DIALOG = ["tasks.dialog.ratings", "tasks.dialog.research", "tasks.dialog.tools.retrieval"]
-OTHERS = ["lingo.trainer.progress", "tools.website", *DIALOG]  # some functions have examples
+OTHERS = [
+    "lingo.trainer.directory.environment",
+    "tools.website",
+    *DIALOG,
+]  # some functions have examples
 NOT_PURE = {"on_device_of_inputs", "gradient_scope", "host_bits", "host_words", "on_device"}
-NOT_PURE |= {"output_specs", "text_hash"}
+NOT_PURE |= {"one_scope", "output_specs", "text_hash"}
 """Functions of these modules that compute nothing of tensors: they need no example."""
 
 
