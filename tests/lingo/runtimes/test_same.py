@@ -102,7 +102,7 @@ def test_the_likeliest_texts_are_equal(trained, name):
 def test_batches_are_normalized_as_on_one_device_or_not_at_all(trained, name, case):
     expected, found = (trained.found[n]["normalized"][case] for n in ("local", name))
     if (name, case) == ("replicated", "uneven"):
-        assert "5 examples are not 2 equal parts, for 2 replicas" in found
+        assert "5 examples do not divide into 2 equal parts, for 2 replicas" in found
     else:
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
