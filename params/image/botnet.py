@@ -43,7 +43,7 @@ def bot50(epochs: int = 90, batch_size: int = 4096, stride: int = 2, folder: str
     return cfg
 
 
-@experiment
+@experiment(minutes=3)
 def glyphs(batch_size: int = 64, learning_rate: float | None = None, epochs: float = 5.0):
     """As image.resnet.glyphs, with attention in the last two blocks; 158,815 weights.
 

@@ -151,7 +151,7 @@ def _lars(batch_size: int):
 SMALL = Scaling(width=0.25, depth=0.3, image_size=32, dropout_rate=0.1)
 
 
-@experiment
+@experiment(minutes=2)
 def glyphs(
     optimizer: Recipe = "rmsprop",
     batch_size: int = 64,

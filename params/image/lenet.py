@@ -46,7 +46,7 @@ def lenet5():
     )
 
 
-@experiment
+@experiment(minutes=1)
 def digits():
     """LeNet-5 in a minute: the same network and data, a learning rate of 1e-3, batches of 64.
 
@@ -64,7 +64,7 @@ def digits():
     )
 
 
-@experiment
+@experiment(minutes=1)
 def digits_int8():
     """Like digits, trained for 8 bits: every product is quantized.
 

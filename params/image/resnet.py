@@ -237,7 +237,7 @@ RATES = {"momentum": 0.1, "adam": 2e-3, "lars": 0.5, "lamb": 0.01}  # in batches
 SCALES = {"momentum": scale_linearly, "lars": scale_linearly}  # the other rules scale by the root
 
 
-@experiment
+@experiment(minutes=8)
 def glyphs(
     optimizer: Rule = "momentum",
     batch_size: int = 64,
@@ -275,7 +275,7 @@ def glyphs(
     return cfg
 
 
-@experiment
+@experiment(minutes=2)
 def glyphs_int8(epochs: float = 2.0):
     """Like glyphs, trained for 8 bits, for two epochs: all 17 products are quantized.
 

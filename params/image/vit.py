@@ -153,7 +153,7 @@ def adam(num_steps: int, *, warmup_steps: int, positions: Positions):
     )
 
 
-@experiment
+@experiment(minutes=5)
 def glyphs(
     positions: Positions = "sinusoid",
     pooling: Pooling = "mean",

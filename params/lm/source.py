@@ -22,7 +22,7 @@ from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
 
-@experiment
+@experiment(minutes=4)
 def tiny(model_dim: int = 128, num_layers: int = 4):
     """Byte-level Transformer of 0.8 M weights: a first run, two minutes on two cores.
 
@@ -65,7 +65,7 @@ def tiny(model_dim: int = 128, num_layers: int = 4):
     )
 
 
-@experiment
+@experiment(minutes=4)
 def tiny_int8():
     """Like tiny, trained with the weights that decoding stores in 8 bits.
 

@@ -33,7 +33,7 @@ LANGUAGES = {
 HIDDEN_DIM = 384
 
 
-@experiment
+@experiment(minutes=78)
 def dense(
     folder: str = "~/packages", only: str | None = None, num_steps: int = 6000, batch_size: int = 32
 ):
@@ -49,7 +49,7 @@ def dense(
     return _catalogs([_layer()] * 2, folder, only, num_steps, batch_size)
 
 
-@experiment
+@experiment(minutes=85)
 def moe_8(
     folder: str = "~/packages", only: str | None = None, num_steps: int = 6000, batch_size: int = 32
 ):

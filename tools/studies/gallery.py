@@ -1,6 +1,7 @@
 """The study of docs/gallery.md: experiments that train on a laptop, once, as they are registered.
 
-The minutes of `lingo list` are those of these trainings, rounded up: `@experiment(minutes=...)`.
+The minutes that `lingo list` shows, `@experiment(minutes=...)`, are measured by studies, this one
+or another: seconds of the process with seed 0, rounded up.
 """
 
 from __future__ import annotations
