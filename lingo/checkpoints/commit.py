@@ -263,7 +263,7 @@ def _describe_error(error: BaseException | None) -> list[str] | None:
 
 
 def _raise_reported(error: Sequence[str] | None, *, where: str = "") -> None:
-    """Raises another process's error from the result of `_describe_error`, unless it is None."""
+    """Raises the error that `_describe_error` described in another process; None: no error."""
     if error is not None:
         kind, message = error
         raise _KINDS.get(kind, LingoError)(f"{where}{message}")

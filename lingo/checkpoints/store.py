@@ -114,7 +114,7 @@ def latest(directory: Path, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> 
 def find(
     directory: Path, step: int | None, *, of: Path, unreadable: Sequence[DamagedCheckpoint] = ()
 ) -> Checkpoint:
-    """Returns a verified checkpoint: of `step`, or the latest if `step` is None.
+    """Returns the verified checkpoint of `step`; None: the latest checkpoint.
 
     Messages name the run's path, `of`. `unreadable` is as for `latest`. Raises DamagedCheckpoint if
     the step's checkpoint is damaged, NoUsableCheckpoint if no checkpoint can be used.

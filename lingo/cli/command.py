@@ -81,7 +81,7 @@ class RootOptions(VerbOptions):
     params_dir: Sequence[str] = option("A further directory of experiments.", default=())
 
     def roots(self) -> Roots:
-        """Returns the directories of experiments and classes, with those of `--params_dir`."""
+        """Returns the directories of experiments and classes, including `--params_dir`."""
         return roots.find(self.params_dir)
 
 

@@ -58,7 +58,7 @@ def import_cells(params: Params) -> Params:
     the top of a cell defines, if a name has another value in the file than in the notebook, or if
     the file cannot be written or imported.
     """
-    shell = _shell()
+    shell = find_shell()
     named = [n for n in _all_named(params) if _is_of_cell(n)]
     if shell is None or not named:
         return params
@@ -79,7 +79,7 @@ def import_cells(params: Params) -> Params:
     return Decoder(known).decode(encoded)
 
 
-def _shell() -> Any:
+def find_shell() -> Any:
     """Returns the IPython shell that runs this code, or None outside a notebook."""
     return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 

@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     doc: str  # the function's docstring
     signature: str  # the function's arguments, as written
     function: str  # the function's name
-    minutes: int | None = None  # duration of training on two cores, from `@experiment(minutes=2)`
+    minutes: int | None = None  # measured duration of training, from `@experiment(minutes=2)`
 
     @property
     def summary(self) -> str:

@@ -53,7 +53,7 @@ def experiment(*, minutes: int) -> Callable[[F], F]: ...
 def experiment(function: Any = None, *, minutes: int | None = None) -> Any:
     """Marks a function that returns the Params of an experiment, so that the registry finds it.
 
-    `@experiment(minutes=2)` tells `lingo list` that training takes two minutes on two cores. The
+    `@experiment(minutes=2)` tells `lingo list` that training was measured to take two minutes. The
     file is read, not run, for this number, so it must be a literal.
     """
     del minutes

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import math
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+from lingo.config.cells import find_shell
 
 Show = Callable[[str], None]
 """Shows some HTML in the place of the last one."""
@@ -90,7 +91,7 @@ class NotebookView:
 
 def open_view(max_steps: int) -> NotebookView | None:
     """Returns the view of a run in this cell's output; None outside of a notebook."""
-    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    shell = find_shell()
     if shell is None or not hasattr(shell, "kernel"):
         return None
     from IPython.display import HTML, display  # a notebook always has IPython installed

@@ -59,7 +59,11 @@ def _groups(entries: Sequence[Entry]) -> list[str]:
     if small:
         small.sort(key=lambda entry: entry.minutes or 0)
         rows = [(f"{entry.minutes:3}  {entry.name}", entry.summary) for entry in small]
-        lines = ["These train on a laptop; minutes on two cores:", *_indent(_table(rows)), ""]
+        lines = [
+            "These train on a laptop; minutes as measured on a busy machine:",
+            *_indent(_table(rows)),
+            "",
+        ]
     others = [entry for entry in entries if entry.minutes is None]
     for field, found in itertools.groupby(others, lambda entry: entry.name.partition(".")[0]):
         rows = [(entry.name, entry.summary) for entry in found]

@@ -15,7 +15,7 @@ fastest way. Without --devices, it predicts the experiment's own runtime. No dev
 With the input's rate on one core (--input_rate, --measure_input) it predicts the hosts and cores
 that the input needs, and the time of a step that waits for it. It returns 1 if nothing fits.
 
-With --allreduce it plans an all-reduce alone, on chips some of which may have failed.
+With --allreduce it plans an all-reduce alone; --holes names failed chips.
 """
 
 from __future__ import annotations

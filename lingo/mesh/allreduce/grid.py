@@ -1,4 +1,4 @@
-"""Chips in a box, some of which may have failed, and the routes between them.
+"""A box of chips, perhaps with failed chips, and the routes between them.
 
 A chip's id is its row-major position. A directed link has a number, made from a chip, an axis and a
 direction. On a switch the two directions are from a chip to the switch, and back.
@@ -52,7 +52,7 @@ class Route(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Chips in a box, some of which may have failed."""
+    """A box of chips, perhaps with failed chips."""
 
     axes: tuple[Axis, ...]
     holes: frozenset[int] = frozenset()  # ids of the chips that failed

@@ -28,7 +28,7 @@ _CHARTS = {
     "learning rate": "learner/learning_rate",
     "gradient norm": "learner/grad_norm",
     "examples per second": "perf/examples_per_sec",
-    "share of time that waits for data": "perf/input_wait_fraction",
+    "share of time waiting for data": "perf/input_wait_fraction",
     "utilization": "perf/model_flops_utilization",
 }
 """Chart -> its tag, which training and evaluations may share."""
