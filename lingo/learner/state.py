@@ -144,7 +144,14 @@ class Learner(NamedTuple):
 def _weights(task: Task) -> dict[str, Weight]:
     """Returns path -> description of each weight; cached, as a task may have 100,000 weights."""
     return {
-        where: Weight(where, tuple(path.names(where)), spec.program_shape, spec.num_stacked)
+        where: Weight(
+            where,
+            tuple(path.names(where)),
+            spec.program_shape,
+            spec.num_stacked,
+            fan_in=spec.fan_in,
+            dims=spec.axes,
+        )
         for where, spec in task.weights().items()
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lingo.optim.adadelta import AdaDelta
 from lingo.optim.adafactor import Adafactor
 from lingo.optim.adagrad import Adagrad
 from lingo.optim.adam import Adam, AdamW
@@ -17,6 +18,8 @@ from lingo.optim.compound_schedule import (
 )
 from lingo.optim.layerwise import Lamb, Lars
 from lingo.optim.lion import Lion
+from lingo.optim.matrix import MatrixOptimizer
+from lingo.optim.muon import Muon
 from lingo.optim.optimizer import Optimizer
 from lingo.optim.rmsprop import RmsProp
 from lingo.optim.scaling import epochs_to_steps, scale_by_root, scale_linearly
@@ -33,8 +36,10 @@ from lingo.optim.schedule import (
     Transformer,
 )
 from lingo.optim.sgd import Momentum, Sgd
+from lingo.optim.shampoo import Shampoo
 
 __all__ = [
+    "AdaDelta",
     "Adafactor",
     "Adagrad",
     "Adam",
@@ -52,7 +57,9 @@ __all__ = [
     "Lars",
     "LinearRate",
     "Lion",
+    "MatrixOptimizer",
     "Momentum",
+    "Muon",
     "Optimizer",
     "Piecewise",
     "Polynomial",
@@ -61,6 +68,7 @@ __all__ = [
     "Schedule",
     "SequentialSchedule",
     "Sgd",
+    "Shampoo",
     "SwitchedWarmup",
     "Transformer",
     "Warmup",

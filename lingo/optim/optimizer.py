@@ -45,6 +45,8 @@ class Weight(NamedTuple):
     # Set if the update's tensors are in rows, [*stack_shape, P, C]: says which columns these
     # tensors have.
     row_columns: RowColumns | None = None
+    fan_in: int | None = None  # number of inputs that each output of the layer sums, if known
+    dims: tuple[str | None, ...] = ()  # logical axis of each axis of one weight, if known
 
     @property
     def stack_shape(self) -> tuple[int, ...]:
@@ -73,13 +75,14 @@ class Slot(NamedTuple):
     """One tensor that an optimizer keeps for a weight.
 
     A slot is split over devices like its weight: the slot's axis i is the axis `axes[i]` of the
-    weight's tensor. None: the slot has all axes of the weight's tensor, in order.
+    weight's tensor, or no axis of it if `axes[i]` is None. `axes=None`: the slot has all axes of
+    the weight's tensor, in order.
     """
 
     shape: tuple[int, ...]  # sizes of the weight's stacked axes, then of one weight's slot
     fill: float  # initial value of every element
     names: tuple[str, ...]  # names of the weights in the tensor that use the slot
-    axes: tuple[int, ...] | None = None
+    axes: tuple[int | None, ...] | None = None
 
 
 class Update(NamedTuple):

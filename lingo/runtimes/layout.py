@@ -143,7 +143,7 @@ def _complete(
         """Returns the split of a slot, which may lack some axes of its weight."""
         if slot.axes is None:
             return update[where]
-        split = Split(tuple(rest[where].axes[i] for i in slot.axes))
+        split = Split(tuple(() if i is None else rest[where].axes[i] for i in slot.axes))
         return split_evenly(where, split, slot.shape) if split_evenly else split
 
     declared = learner.slots()
