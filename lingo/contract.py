@@ -256,6 +256,8 @@ class Experiment(Configurable):
         ranges.check_at_most(self.p, MAX_STEPS, "max_steps", "steps_per_loop")
         self._check_evaluations()
         self._check_metric()
+        if self.p.optimizer.plateau is not None and self.p.evaluate.metric is None:
+            raise ParamError("optimizer.plateau needs evaluate.metric, such as 'heldout/loss'")
         if self.p.evaluate.weights == "ema" and self.p.optimizer.ema_decay is None:
             raise ParamError("evaluate.weights='ema' needs optimizer.ema_decay, which is None")
 

@@ -22,7 +22,7 @@ from lingo.data.array_spec import Specs
 from lingo.layers import path
 from lingo.layers.context import Rules
 from lingo.layers.tree import ParamSpec
-from lingo.learner import loss_scale
+from lingo.learner import loss_scale, rate_factor
 from lingo.learner.task import Task
 from lingo.ops import random
 from lingo.optim.optimizer import Optimizer, Slot, Weight
@@ -124,8 +124,9 @@ class Learner(NamedTuple):
         return dict(_weights(self.task))
 
     def states(self) -> dict[str, ParamSpec]:
-        """Returns program path -> declaration, of the task's states and of the loss scale."""
-        return {**self.task.states(), **loss_scale.states(self.task)}
+        """Returns program path -> declaration, of the states of the task and of the step."""
+        own = loss_scale.states(self.task) | rate_factor.states(self.optimizer)
+        return {**self.task.states(), **own}
 
     def slots(self) -> dict[str, dict[str, Slot]]:
         """Returns the description of each tensor's slots: {program path: {slot: description}}.

@@ -24,7 +24,7 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.layers import context
 from lingo.layers.hidden_state import refuse_hidden_state
-from lingo.learner import finite, loss_scale
+from lingo.learner import finite, loss_scale, rate_factor
 from lingo.learner.state import EMA, ONE_DEVICE, Learner, Placement, Slots, TrainState, map_shapes
 from lingo.learner.task import (
     Batch,
@@ -258,7 +258,7 @@ def update(
     squares = place.total_of_parts(finite.square_sums(weights, gradients))
     grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(layers) for layers in squares.values()]))
     clipped = learner.optimizer.clip(weights, gradients, grad_norm)
-    rates = learner.optimizer.rates(state.step)
+    rates = rate_factor.lower_rates(state.state, learner.optimizer.rates(state.step))
     moved = _apply_gradients(learner, weights, before, state, clipped, rates, place)
     new = _average_statistics(learner, state, moved, sums["batch_statistics"], place)
     check = finite.check_finite(

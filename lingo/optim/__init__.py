@@ -21,6 +21,7 @@ from lingo.optim.lion import Lion
 from lingo.optim.matrix import MatrixOptimizer
 from lingo.optim.muon import Muon
 from lingo.optim.optimizer import Optimizer
+from lingo.optim.plateau import Plateau
 from lingo.optim.rmsprop import RmsProp
 from lingo.optim.scaling import epochs_to_steps, scale_by_root, scale_linearly
 from lingo.optim.schedule import (
@@ -62,6 +63,7 @@ __all__ = [
     "Muon",
     "Optimizer",
     "Piecewise",
+    "Plateau",
     "Polynomial",
     "ProductSchedule",
     "RmsProp",

@@ -27,6 +27,7 @@ _GLOBAL_FIELDS = (
     "max_grad_value",
     "ema_decay",
     "ema_warmup",
+    "plateau",
 )
 
 
@@ -85,6 +86,7 @@ class ByPath(Optimizer):
             for name in _INHERITED_FIELDS
             if self.p.is_given(name) and getattr(self.p, name) is not None
         }
+        self.plateau = self.p.plateau and self.p.plateau.build()
         self.groups = {name: group.build(**inherited) for name, group in self.p.groups.items()}
 
     def schedules(self) -> list[Schedule]:

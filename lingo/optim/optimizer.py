@@ -29,6 +29,7 @@ from lingo.config.params import Configurable, ParamError
 from lingo.config.roots.user_line import definition_line
 from lingo.ops.kind import describe_kind
 from lingo.optim.pattern import check_patterns, check_used, match_patterns
+from lingo.optim.plateau import Plateau
 from lingo.optim.row_columns import RowColumns
 from lingo.optim.schedule import ConstantRate, Schedule
 
@@ -125,6 +126,7 @@ class Optimizer(Configurable, interface=True):
 
     learning_rate: float  # the peak: the rate where the schedule is 1
     schedule: Schedule = ConstantRate  # factor of the learning rate, by step
+    plateau: Plateau | None = None  # another factor, which falls if evaluations stop improving
     weight_decay: float = 0.0  # fraction of a weight removed per step, times the learning rate
     min_decay_rank: int = 2  # weights with fewer axes (scales, most biases) do not decay
     no_decay: tuple[str, ...] = ()  # regular expressions of whole names: these weights do not decay
@@ -153,6 +155,7 @@ class Optimizer(Configurable, interface=True):
 
     def setup(self) -> None:
         self.schedule = self.p.schedule.build()
+        self.plateau = self.p.plateau and self.p.plateau.build()
 
     def rates(self, step: Any) -> dict[str, Any]:
         """Returns {tag: learning rate} of a step, for `update` and reports.

@@ -39,6 +39,7 @@ from lingo.trainer.evaluation.generate import samples
 from lingo.trainer.guard.guard import Anomaly
 from lingo.trainer.live_run import LiveRun
 from lingo.trainer.profile import Profile
+from lingo.trainer.rate_reducer import RateReducer
 from lingo.trainer.saver import Rewinder, Saver, intervals
 from lingo.trainer.throughput import Work, advise_loop
 
@@ -79,6 +80,7 @@ class Loop:
         self._is_advised = False  # whether the run has printed `advise_loop`
         self._saver = Saver(run, metadata)
         self._rewinder = Rewinder(run, self._saver, restore)
+        self._rate_reducer = RateReducer(run, self._saver, restore)
         self._evaluation = PeriodicEvaluation(run, self._saver.state)
 
     def train(self) -> Outcome:
@@ -148,6 +150,7 @@ class Loop:
             self._rewind_or_stop(anomaly, items)
         if not evaluation.is_done(self._step):  # a signal came before the evaluation
             evaluation.evaluate(self._step)
+        self._lower_rate()
         while not evaluation.ends_run and (item := self._next(items)) is not None:
             observers.tell(RunEvents.on_steps_start, self._step)
             try:
@@ -167,6 +170,12 @@ class Loop:
                     saver.save()
             evaluation.evaluate(self._step)
             evaluation.sample(self._step)
+            self._lower_rate()
+
+    def _lower_rate(self) -> None:
+        if not self._evaluation.is_last(self._step):
+            with self._pause():
+                self._rate_reducer.lower()
 
     def _next(self, items: Prefetch) -> Item | None:
         with self._run.throughput.count_wait(), self._run.signals.stop_at_once():
@@ -227,11 +236,13 @@ class Loop:
     def _rewind_or_stop(self, anomaly: Anomaly, items: Prefetch) -> None:
         with self._pause():
             self._rewinder.rewind_or_stop(anomaly)
+            self._rate_reducer.lower()
             items.restart(self._spans(), offset=self._run.recorder.counters.offset)
 
     def _restore_latest(self, error: LostState, items: Prefetch) -> None:
         with self._pause():
             self._rewinder.restore_latest(error)
+            self._rate_reducer.lower()
             items.restart(self._spans(), offset=self._run.recorder.counters.offset)
 
     def _is_reported(self, step: int) -> bool:
@@ -307,6 +318,10 @@ class PeriodicEvaluation:
         p = self._run.experiment.p
         return step >= p.max_steps or (step > 0 and step % p.evaluate.every_steps == 0)
 
+    def is_last(self, step: int) -> bool:
+        """Returns whether the run ends after a step's evaluation."""
+        return self.ends_run or step >= self._run.experiment.p.max_steps
+
     def is_done(self, step: int) -> bool:
         """Returns whether a step was already evaluated; all processes must call this together."""
         return self._agree(self._run.directory.is_evaluated(step))
@@ -336,8 +351,7 @@ class PeriodicEvaluation:
             best.check_metric(experiment, results)
             ranking = best.ranking(experiment, [*rows, evaluation_row(step, tagged)])
             self.ends_run = self._agree(run.processes.is_leader and ranking.ends_run)
-            is_last = self.ends_run or step >= experiment.p.max_steps
-            report = EvaluationReport(step, results, is_last)
+            report = EvaluationReport(step, results, self.is_last(step))
             run.observers.tell(RunEvents.on_evaluation_end, report)
         self.results |= tagged
 
