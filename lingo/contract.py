@@ -258,8 +258,11 @@ class Experiment(Configurable):
         self._check_metric()
         if self.p.optimizer.plateau is not None and self.p.evaluate.metric is None:
             raise ParamError("optimizer.plateau needs evaluate.metric, such as 'heldout/loss'")
-        if self.p.evaluate.weights == "ema" and self.p.optimizer.ema_decay is None:
-            raise ParamError("evaluate.weights='ema' needs optimizer.ema_decay, which is None")
+        averages = (self.p.optimizer.ema_decay, self.p.optimizer.average_steps)
+        if self.p.evaluate.weights == "ema" and averages == (None, None):
+            raise ParamError(
+                "evaluate.weights='ema' needs optimizer.ema_decay or average_steps, which are None"
+            )
 
     def setup(self) -> None:
         self.train_input = self.p.train_input.build(seed=self.p.seed)

@@ -134,7 +134,7 @@ class Learner(NamedTuple):
         Moving statistics have the slot `ema` alone, if the optimizer keeps averages.
         """
         slots = {where: self.optimizer.slots(weight) for where, weight in self.weights().items()}
-        if self.optimizer.p.ema_decay is not None:
+        if self.optimizer.keeps_averages:
             for where, spec in {**self.task.weights(), **self.task.states()}.items():
                 average = Slot(spec.program_shape, 0.0, tuple(path.names(where)))
                 slots[where] = {**slots.get(where, {}), EMA: average}

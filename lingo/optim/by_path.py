@@ -27,6 +27,7 @@ _GLOBAL_FIELDS = (
     "max_grad_value",
     "ema_decay",
     "ema_warmup",
+    "average_steps",
     "plateau",
 )
 

@@ -135,7 +135,10 @@ class Optimizer(Configurable, interface=True):
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
     ema_decay: float | None = None  # per step, for averages of weights and statistics; None: off
     ema_warmup: bool = False  # after n steps, ema_decay is at most (1 + n) / (10 + n)
+    average_steps: int | None = None  # averages are means over so many last steps; None: no means
     slot_steps: int = 0  # steps of slots that were read; counted by `move`, not by schedules
+
+    _run_steps: int = 0  # of the whole run; 0: there is no run
 
     takes_rows: ClassVar[bool] = False
     """Whether the class updates weights in rows correctly (`Weight.row_columns`). Subclasses may
@@ -148,9 +151,12 @@ class Optimizer(Configurable, interface=True):
             self.p, "learning_rate", "weight_decay", "min_decay_rank", "slot_steps"
         )
         ranges.check_positive(self.p, "max_grad_value", "max_weight_grad_norm", "max_grad_norm")
+        ranges.check_positive(self.p, "average_steps")
         ranges.check_fraction(self.p, "ema_decay")
         if self.p.ema_warmup and self.p.ema_decay is None:
             raise ParamError("ema_warmup=True needs ema_decay, which is None")
+        if self.p.average_steps is not None and self.p.ema_decay is not None:
+            raise ParamError("ema_decay and average_steps are two averages: set one of them")
         check_patterns(self.p.no_decay)
 
     def setup(self) -> None:
@@ -171,10 +177,12 @@ class Optimizer(Configurable, interface=True):
 
     def ends_with_run(self) -> bool:
         """Returns whether a schedule depends on the run's number of steps."""
-        return any(schedule.ends_with_run() for schedule in self.schedules())
+        has_mean = self.p.average_steps is not None
+        return has_mean or any(schedule.ends_with_run() for schedule in self.schedules())
 
     def end_at(self, num_steps: int) -> None:
-        """Tells the schedules that the run has `num_steps` steps."""
+        """Tells the optimizer and its schedules that the run has `num_steps` steps."""
+        self._run_steps = num_steps
         for schedule in self.schedules():
             schedule.end_at(num_steps)
 
@@ -198,12 +206,21 @@ class Optimizer(Configurable, interface=True):
                     f" the schedule {type(self.schedule).__name__}: it has to be finite, 0 or above"
                 )
 
+    @property
+    def keeps_averages(self) -> bool:
+        """Whether each weight and moving statistic has an average, in the slot `ema`."""
+        return self.p.ema_decay is not None or self.p.average_steps is not None
+
     def ema_rate(self, step: Any) -> Any:
-        """Returns 1 - the averages' decay at a step, a float or float32 scalar; or None.
+        """Returns 1 - the averages' decay at a step, a float or float32 scalar.
 
         `step` is an integer scalar, the number of steps done before. The result is None without
-        `ema_decay`.
+        averages. With `average_steps` an average is the weight itself until the window begins,
+        then the mean since then (Izmailov et al. 2018).
         """
+        if self.p.average_steps is not None:
+            start = max(self._run_steps - self.p.average_steps, 0)
+            return 1.0 / tf.maximum(tf.cast(step - start, tf.float32) + 1.0, 1.0)
         if self.p.ema_decay is None:
             return None
         rate = 1.0 - self.p.ema_decay

@@ -141,7 +141,8 @@ class LingoCheckpoint:
         tensors = checkpoint.tensors
         if averages and not any(name.startswith(kind) for name in tensors):
             raise CheckpointMismatch(
-                f"{checkpoint.path} holds no averages: optimizer.ema_decay was None."
+                f"{checkpoint.path} holds no averages: optimizer.ema_decay and average_steps were"
+                " None."
                 " init_from.weights=trained reads the weights themselves."
             )
         self._checkpoint, self.path = checkpoint, checkpoint.path

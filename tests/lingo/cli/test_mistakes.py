@@ -173,7 +173,10 @@ MISTAKES = [
     (f"{TRAIN} --set=accumulation_steps=3", "does not split into accumulation_steps=3"),
     (f"{TRAIN} --set=evaluate.metric=loss", "'loss' is not input/metric .*: heldout, keras"),
     (f"{TRAIN} --set=evaluate.patience=3", "patience=3 needs a metric to compare by"),
-    (f"{TRAIN} --set=evaluate.weights=ema", "needs optimizer.ema_decay, which is None"),
+    (
+        f"{TRAIN} --set=evaluate.weights=ema",
+        "needs optimizer.ema_decay or average_steps, which are None",
+    ),
     (
         f"{TRAIN} --set=init_from=run2",
         "There is no class 'run2' to configure. It takes a WarmStart",

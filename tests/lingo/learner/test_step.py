@@ -379,6 +379,23 @@ def test_the_decay_of_the_moving_average_warms_up():
             np.testing.assert_allclose(state.slots[k]["ema"], means[k], rtol=1e-5, atol=1e-6)
 
 
+def test_the_average_is_the_mean_over_the_last_steps_of_the_run():
+    one, state, batch = begun(optimizer=Sgd.params(learning_rate=1.0, average_steps=3))
+    one.optimizer.end_at(5)
+    kept = []
+    for _ in range(5):
+        state, _ = train_step(one, state, with_rows(batch))
+        kept.append({k: np.array(w) for k, w in state.weights.items()})
+        for k in state.weights:  # until step 2 the weights themselves, then 1, 2 and 3 of them
+            mean = np.mean([weights[k] for weights in kept[2:] or kept[-1:]], axis=0)
+            np.testing.assert_allclose(state.slots[k]["ema"], mean, rtol=1e-5, atol=1e-6)
+
+
+def test_two_kinds_of_averages_are_refused():
+    with pytest.raises(ParamError, match="are two averages: set one of them"):
+        Sgd.params(learning_rate=1.0, average_steps=3, ema_decay=0.5).build()
+
+
 class Counted(ConstantRate):
     """Counts how often it was computed, by this class."""
 

@@ -238,6 +238,7 @@ def test_a_rate_of_0_changes_no_weight(params, run, start, gradients):
         ("ema_decay", 1.0, r"is not in \[0, 1\)"),
         ("ema_decay", -0.1, r"is not in \[0, 1\)"),
         ("ema_warmup", True, "needs ema_decay, which is None"),
+        ("average_steps", 0, "is not positive; None is its default"),
         ("no_decay", ["("], "is not a regular expression"),
     ],
 )
