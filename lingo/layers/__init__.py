@@ -5,7 +5,18 @@ from __future__ import annotations
 from lingo.layers.dropout import Dropout, StochasticDepth
 from lingo.layers.embedding import Embedding, EmbeddingTables
 from lingo.layers.feed_forward import FeedForward
-from lingo.layers.initial import Constant, FanIn, Initializer, TruncatedNormal, Uniform
+from lingo.layers.initial import (
+    Constant,
+    FanIn,
+    Glorot,
+    He,
+    Identity,
+    Initializer,
+    Normal,
+    Orthogonal,
+    TruncatedNormal,
+    Uniform,
+)
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.keras import Keras
 from lingo.layers.layer import Layer
@@ -105,9 +116,12 @@ __all__ = [
     "FanIn",
     "FeedForward",
     "GShardRouter",
+    "Glorot",
     "GroupNorm",
     "Gru",
     "HashRouter",
+    "He",
+    "Identity",
     "ImageAttention",
     "ImageHead",
     "ImagePositions",
@@ -130,7 +144,9 @@ __all__ = [
     "MaxPool3D",
     "MoE",
     "Norm",
+    "Normal",
     "NtkScaling",
+    "Orthogonal",
     "PassiveAsymQDomain",
     "PatchEmbedding",
     "PatchHead",

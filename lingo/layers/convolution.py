@@ -78,7 +78,8 @@ class Convolution(Layer):
         p, lengths, filters = self.p, self.windows().lengths, self.filters()
         shape, axes = [*lengths, *filters.dims], (*[None] * self.rank, *filters.axes)
         fan_in = math.prod(lengths) * filters.fan_in
-        self.w = self.weight("w", shape, axes=axes, init=p.init.build(), fan_in=fan_in)
+        init = p.init.build(fan_out=math.prod(lengths) * filters.output_dim)
+        self.w = self.weight("w", shape, axes=axes, init=init, fan_in=fan_in)
         if p.use_bias:
             self.b = self.weight("b", [filters.output_dim], axes=[filters.output_axis], init=ZEROS)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import keras
 import numpy as np
 import pytest
 
-from lingo.config.params import Params
+from lingo.config.params import ParamError, Params
 from lingo.layers import initial
+from lingo.layers.vision.conv import Conv2D
 from lingo.ops import random
 
 KEY = random.fold(random.root_key(0), random.text_hash("layer/w"))
@@ -17,6 +19,11 @@ ALL = [
     initial.Uniform.params(limit=0.1),
     initial.TruncatedNormal.params(stddev=0.1),
     initial.FanIn.params(),
+    initial.Normal.params(),
+    initial.He.params(),
+    initial.Glorot.params(),
+    initial.Glorot.params(distribution="normal", fan_out=9),
+    initial.Orthogonal.params(),
 ]
 
 
@@ -37,7 +44,11 @@ def test_a_slice_equals_that_of_the_whole(params: Params, index: tuple[slice, ..
     assert whole.dtype == np.float32
     part = init.draw(KEY, [6, 2, 3], fan_in=6, index=index)
     np.testing.assert_array_equal(part, whole[index])
-    assert init.draw(KEY, [], fan_in=1).shape == ()
+
+
+def test_a_number_has_no_axes() -> None:
+    for params in ALL:
+        assert params.build().draw(KEY, [], fan_in=1).shape == ()
 
 
 def test_values_are_the_same_on_every_machine() -> None:
@@ -46,19 +57,16 @@ def test_values_are_the_same_on_every_machine() -> None:
     np.testing.assert_array_equal(values.view(np.uint32), np.array(words, np.uint32))
 
 
-def test_cut_normal_is_the_inverse_of_the_cut_distribution_function() -> None:
-    u = np.linspace(-1, 1, 101)
-    cut = math.erf(2 / math.sqrt(2))
-    back = [math.erf(x / math.sqrt(2)) / cut for x in initial.cut_normal(u)]
-    np.testing.assert_allclose(back, u, atol=1e-8)
-
-
 @pytest.mark.parametrize(
     ("params", "stddev"),
     [
         (initial.TruncatedNormal.params(stddev=0.3), 0.3),
         (initial.FanIn.params(scale=2.0), math.sqrt(2 / 50)),
         (initial.Uniform.params(limit=0.3), 0.3 / math.sqrt(3)),
+        (initial.Normal.params(stddev=0.3), 0.3),
+        (initial.He.params(), math.sqrt(2 / 50)),
+        (initial.Glorot.params(), math.sqrt(2 / 450)),
+        (initial.Glorot.params(distribution="normal"), math.sqrt(2 / 450)),
     ],
 )
 def test_values_have_mean_zero_and_the_deviation_asked_for(params: Params, stddev: float) -> None:
@@ -89,3 +97,35 @@ def test_names_draw_values_of_their_own() -> None:
 def test_zeros_and_ones_are_what_they_say() -> None:
     np.testing.assert_array_equal(initial.ZEROS.draw(KEY, [2], fan_in=1), [0, 0])
     np.testing.assert_array_equal(initial.ONES.draw(KEY, [2], fan_in=1), [1, 1])
+
+
+@pytest.mark.parametrize("shape", [(8, 3), (8, 5, 2), (2, 4, 3)], ids=str)
+def test_columns_or_rows_are_orthogonal(shape: tuple[int, ...]) -> None:
+    w = initial.Orthogonal.params(gain=2.0).build().draw(KEY, shape, fan_in=8).reshape(8, -1)
+    short = w @ w.T if w.shape[0] < w.shape[1] else w.T @ w
+    np.testing.assert_allclose(short, 4 * np.eye(len(short)), atol=1e-6)
+
+
+def test_orthogonal_values_are_the_same_on_every_machine() -> None:
+    values = initial.Orthogonal.params().build().draw(KEY, [4, 2], fan_in=4)[0]
+    words = [3204187123, 3198766537]  # as first recorded
+    np.testing.assert_array_equal(values.view(np.uint32), np.array(words, np.uint32))
+
+
+def test_a_kernel_has_the_variance_of_keras_glorot() -> None:
+    """Its fan-out counts the window's positions, as Keras's does."""
+    layer = Conv2D.params(dim=32, output_dim=64, kernel=(3, 3), init=initial.Glorot).build()
+    spec = layer.weights()["w"]
+    w = spec.init.draw(KEY, spec.shape, fan_in=spec.fan_in)
+    keras_w = np.asarray(keras.initializers.GlorotUniform(seed=0)([3, 3, 32, 64]))
+    np.testing.assert_allclose(np.abs(w).max(), np.abs(keras_w).max(), rtol=1e-3)
+
+
+def test_identity_is_for_matrices() -> None:
+    init = initial.Identity.params(gain=3.0).build()
+    expected = 3 * np.eye(4, 2, dtype=np.float32)
+    np.testing.assert_array_equal(init.draw(KEY, [4, 2], fan_in=4), expected)
+    part = init.draw(KEY, [4, 2], fan_in=4, index=[slice(1, 3)])
+    np.testing.assert_array_equal(part, expected[1:3])
+    with pytest.raises(ParamError, match=r"for matrices, and a weight has the shape \[3, 4, 2\]"):
+        init.draw(KEY, [3, 4, 2], fan_in=3)
