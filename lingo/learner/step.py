@@ -33,7 +33,6 @@ from lingo.learner.task import (
     check_coefficients,
     check_denominators,
     check_losses,
-    check_metrics,
     check_predictions,
     untrained_error,
 )
@@ -371,8 +370,8 @@ def evaluate_batch(
     float64 entries of fixed shapes.
     """
     call = {"state": state, "rows": batch["rows"], **place.call_fields()}
-    states, sides = context.apply(task, weights, CheckedBatch(batch), method="metrics", call=call)
-    check_metrics(task, states)
+    method, checked = "evaluation_metrics", CheckedBatch(batch)
+    states, sides = context.apply(task, weights, checked, method=method, call=call)
     return tf.nest.map_structure(lambda v: tf.cast(v, tf.float64), {**states, **sides.metrics})
 
 

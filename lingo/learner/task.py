@@ -49,6 +49,10 @@ class CheckedBatch(dict[str, Any]):
         raise ParamError(f"the batch has no {name!r}, but {names}.{near} {BATCH_EXAMPLE}")
 
 
+LOSS = "loss/"
+"""First part of the name of a loss term among metrics."""
+
+
 class Task(Layer, interface=True):
     """A model with a loss.
 
@@ -85,13 +89,24 @@ class Task(Layer, interface=True):
         scalars of a mean. It may hold other tensors that add up over batches, if `read_metric`
         knows them. float64 sums (`weighted_mean`) do not depend on how examples are split into
         batches. States are added over batches by name and entry; a batch may lack some of them.
-        The default reports each loss term.
+        The default reports each loss term. Evaluations add these to your own metrics, unless one of
+        them is named `loss/...`, or `loss_metrics` names some.
         """
         weights = self.loss_denominators(batch)
         return {
-            f"loss/{term}": {"sum": total, "weight": weights.get(term, weights["examples"])}
+            f"{LOSS}{term}": {"sum": total, "weight": weights.get(term, weights["examples"])}
             for term, total in self.loss(batch).items()
         }
+
+    def evaluation_metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
+        """Returns the `metrics` of a batch, and its loss terms if they are not among them."""
+        states = self.metrics(batch)
+        check_metrics(self, states)
+        has_terms = self.loss_metrics() or any(name.startswith(LOSS) for name in states)
+        if has_terms or type(self).metrics is Task.metrics:
+            return states
+        terms = Task.metrics(self, batch)
+        return states | {k: v for k, v in terms.items() if k.removeprefix(LOSS) not in states}
 
     def batch_flops(self, specs: Specs) -> int:
         """Returns the floating-point operations of the matrix products of one forward pass.

@@ -303,7 +303,7 @@ def padding_problem(
         else:
             named = _trained_sums(task, weights, state, batch, frozen)
         call = {"state": state, "rows": batch["rows"]}
-        states, _ = context.apply(task, weights, batch, method="metrics", call=call)
+        states, _ = context.apply(task, weights, batch, method="evaluation_metrics", call=call)
         return named | _metrics_by_part(states)
 
     compute = tf.function(sums, autograph=False, reduce_retracing=False)

@@ -114,3 +114,100 @@ def smooth_l1(errors: tf.Tensor) -> tf.Tensor:
     size = tf.abs(errors)
     small = tf.minimum(size, 1.0)
     return small * (size - 0.5 * small)
+
+
+def focal_losses(losses: tf.Tensor, gamma: float) -> tf.Tensor:
+    """Returns cross-entropies times (1 - p)^gamma, where p is the target's probability.
+
+    Examples that are already right count less (Lin et al. 2017, eq. 4). `losses` and the result are
+    float32 of any shape, in nats.
+
+    >>> focal_losses(tf.constant([0.01, 3.0]), 2.0).numpy().round(4)
+    array([0.    , 2.7087], dtype=float32)
+    """
+    wrong = tf.maximum(-tf.math.expm1(-losses), 1e-7)  # at 0 the gradient of a power may be inf
+    return wrong**gamma * losses
+
+
+def contrastive_losses(
+    vectors: tf.Tensor, labels: tf.Tensor, *, temperature: float = 0.1
+) -> tf.Tensor:
+    """Returns each vector's supervised contrastive loss (Khosla et al. 2020, eq. 2).
+
+    It is -log of the share that a vector of the same label has among all other vectors, by
+    exp(cosine / temperature), averaged over the vectors of the same label. If each label is that of
+    two views of one example, it is SimCLR's loss (Chen et al. 2020, eq. 1).
+
+    Args:
+        vectors: [B, D], any float type.
+        labels: integers [B].
+        temperature: divides cosines.
+
+    Returns:
+        float32 [B], nats; 0 for a vector without another of its label.
+
+    >>> x = tf.constant([[1.0, 0], [1, 0], [0, 1], [0, 1]])
+    >>> contrastive_losses(x, tf.constant([3, 3, 8, 8]), temperature=1.0).numpy().round(3)
+    array([0.551, 0.551, 0.551, 0.551], dtype=float32)
+    """
+    x = tf.math.l2_normalize(tf.cast(vectors, tf.float32), axis=-1)
+    scores = tf.matmul(x, x, transpose_b=True) / temperature
+    itself = tf.eye(scores.shape[0], dtype=tf.bool)
+    log_shares = tf.nn.log_softmax(tf.where(itself, -1e9, scores), axis=-1)
+    is_positive = (labels[:, None] == labels) & ~itself
+    total = -tf.reduce_sum(tf.where(is_positive, log_shares, 0.0), axis=-1)
+    return tf.math.divide_no_nan(total, tf.reduce_sum(tf.cast(is_positive, tf.float32), axis=-1))
+
+
+def triplet_losses(
+    anchors: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor, *, margin: float = 1.0
+) -> tf.Tensor:
+    """Returns max(0, |a - p| - |a - n| + margin) of each triplet (Schroff et al. 2015, eq. 3).
+
+    Distances are L2 norms, not their squares, as in torch's `TripletMarginLoss`. Vectors are
+    [B, D], any float type; the result is float32 [B].
+
+    >>> a, p, n = tf.zeros([1, 2]), tf.constant([[3.0, 4]]), tf.constant([[0.0, 5.5]])
+    >>> triplet_losses(a, p, n).numpy().round(3)
+    array([0.5], dtype=float32)
+    """
+    a, p, n = (tf.cast(x, tf.float32) for x in (anchors, positives, negatives))
+    return tf.maximum(_distances(a - p) - _distances(a - n) + margin, 0.0)
+
+
+def hardest_triplet_losses(
+    vectors: tf.Tensor, labels: tf.Tensor, *, margin: float = 1.0
+) -> tf.Tensor:
+    """Returns each vector's triplet loss with its hardest partners (Hermans et al. 2017, eq. 5).
+
+    They are the farthest vector of its label, and the nearest vector of another label.
+
+    Args:
+        vectors: [B, D], any float type.
+        labels: integers [B].
+        margin: by which other labels should be farther away.
+
+    Returns:
+        float32 [B]; 0 for a vector without another of its label, or of another label.
+
+    >>> x = tf.constant([[0.0], [1], [3]])
+    >>> hardest_triplet_losses(x, tf.constant([0, 0, 1])).numpy()
+    array([0., 0., 0.], dtype=float32)
+    >>> hardest_triplet_losses(x, tf.constant([0, 1, 0])).numpy()
+    array([3., 0., 2.], dtype=float32)
+    """
+    x = tf.cast(vectors, tf.float32)
+    distances = _distances(x[:, None] - x)
+    is_same = labels[:, None] == labels
+    is_positive = is_same & ~tf.eye(x.shape[0], dtype=tf.bool)
+    farthest = tf.reduce_max(tf.where(is_positive, distances, 0.0), axis=-1)
+    nearest = tf.reduce_min(tf.where(is_same, distances.dtype.max, distances), axis=-1)
+    has_both = tf.reduce_any(is_positive, axis=-1) & ~tf.reduce_all(is_same, axis=-1)
+    return tf.where(has_both, tf.maximum(farthest - nearest + margin, 0.0), 0.0)
+
+
+def _distances(differences: tf.Tensor) -> tf.Tensor:
+    """Returns L2 norms over the last axis; the gradient at 0 is 0."""
+    squares = tf.reduce_sum(tf.square(differences), axis=-1)
+    is_zero = squares == 0.0
+    return tf.where(is_zero, 0.0, tf.sqrt(tf.where(is_zero, 1.0, squares)))

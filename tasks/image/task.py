@@ -25,7 +25,7 @@ from lingo.metrics.metric import weighted_mean
 from lingo.metrics.results import state_summaries
 from lingo.metrics.sample_picture import sample_image
 from lingo.ops import random
-from lingo.ops.losses import shares_cross_entropy, token_losses
+from lingo.ops.losses import focal_losses, shares_cross_entropy, token_losses
 from tasks.image.levels import Levels, check_levels, normalize_levels
 from tasks.image.offers import check_images, check_offers
 
@@ -37,7 +37,8 @@ class ImageClassification(Task):
     """Cross-entropy of each image's class, averaged over the images of the whole batch.
 
     Levels of uint8 images are scaled to 0..1; then the model sees (image - mean) / std. Images of
-    weight 0 are ignored. Label smoothing affects training only (Szegedy et al. 2016, sec. 7).
+    weight 0 are ignored. Label smoothing (Szegedy et al. 2016, sec. 7), the weights of classes and
+    the focal loss (Lin et al. 2017) change the training loss only.
     Labels are class numbers, or, for mixed images, shares of classes, which are smoothed in the
     same way. A model may return a tuple: its logits, then the logits of auxiliary heads, whose
     cross-entropies are added in training.
@@ -59,13 +60,20 @@ class ImageClassification(Task):
     std: Levels = 1.0  # standard deviation of pixels; as `mean`
     flip_rate: float = 0.0  # probability that a training step mirrors an image
     label_smoothing: float = 0.0  # part of a label's probability, spread evenly over all classes
+    class_weights: tuple[float, ...] = ()  # [K], of each class's images in the loss; (): all 1
+    focal_gamma: float = 0.0  # losses are multiplied by (1 - p)^gamma, p of the label; 0: they stay
     auxiliary_weight: float = 0.4  # of each auxiliary head's cross-entropy, if the model has some
     confusion: bool = False  # evaluations count (label, guess) pairs: precision, recall, a picture
 
     def check(self) -> None:
         p = self.p
         ranges.check_fraction(p, "label_smoothing", "flip_rate")
-        ranges.check_positive(p, "std", "auxiliary_weight")
+        ranges.check_positive(p, "std", "auxiliary_weight", "class_weights")
+        ranges.check_not_negative(p, "focal_gamma")
+        if p.class_weights and len(p.class_weights) != p.num_classes:
+            raise ParamError(
+                f"class_weights has {len(p.class_weights)} numbers, but num_classes={p.num_classes}"
+            )
         for field in ("mean", "std"):
             check_levels(field, getattr(p, field), p.image_shape)
         if len(p.class_names) > p.num_classes:
@@ -84,15 +92,16 @@ class ImageClassification(Task):
         check_offers(offers, num_classes=p.num_classes, image_shape=p.image_shape, wanted=wanted)
 
     def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
-        return super().loss_denominators(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}
+        total = tf.reduce_sum(self._loss_weights(batch))
+        return super().loss_denominators(batch) | {"cross_entropy": total, AUXILIARY: total}
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
         check_images(batch["images"], field="image_shape", shape=self.p.image_shape)
 
+        weights = self._loss_weights(batch)
+
         def total(logits: tf.Tensor) -> tf.Tensor:
-            smoothing = self.p.label_smoothing
-            losses = self._cross_entropy(logits, batch["labels"], smoothing=smoothing)
-            return tf.reduce_sum(losses * batch["weights"])
+            return tf.reduce_sum(self._training_losses(logits, batch["labels"]) * weights)
 
         logits, *others = self._all_logits(batch)
         auxiliary = {AUXILIARY: tf.add_n([total(other) for other in others])} if others else {}
@@ -111,6 +120,9 @@ class ImageClassification(Task):
             "loss": weighted_mean(losses, weights),
             "accuracy": weighted_mean(tf.equal(guesses, labels), weights),
         }
+        if not self.loss_metrics():
+            training = self._training_losses(logits, batch["labels"])
+            states["loss/cross_entropy"] = weighted_mean(training, self._loss_weights(batch))
         if self.p.num_classes > 5:
             states["top5"] = top_k_accuracy(logits, labels, weights, k=5)
         if self.p.confusion:
@@ -119,7 +131,9 @@ class ImageClassification(Task):
         return states
 
     def loss_metrics(self) -> dict[str, str]:
-        return {} if self.p.label_smoothing else {"cross_entropy": "loss"}
+        p = self.p
+        is_plain = not (p.label_smoothing or p.class_weights or p.focal_gamma)
+        return {"cross_entropy": "loss"} if is_plain else {}
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns `logits`, float32 [B, K], and the likeliest `labels`, int32 [B], of `images`."""
@@ -153,6 +167,23 @@ class ImageClassification(Task):
     def batch_flops(self, specs: Specs) -> int:
         shape, _ = specs["images"]
         return self.model.flops(shape)
+
+    def _loss_weights(self, batch: Batch) -> tf.Tensor:
+        """Returns the weight of each image in the training loss, float32 [B]."""
+        weights, labels = batch["weights"], batch["labels"]
+        if not self.p.class_weights:
+            return weights
+        if not labels.dtype.is_integer:
+            raise ParamError(
+                "class_weights are for class numbers, and the input gives shares of classes: leave"
+                " class_weights or the mixing of images out"
+            )
+        return weights * tf.gather(tf.constant(self.p.class_weights, tf.float32), labels)
+
+    def _training_losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Returns each image's loss in training, float32 [B], before it is weighted."""
+        losses = self._cross_entropy(logits, labels, smoothing=self.p.label_smoothing)
+        return focal_losses(losses, self.p.focal_gamma) if self.p.focal_gamma else losses
 
     def _cross_entropy(
         self, logits: tf.Tensor, labels: tf.Tensor, *, smoothing: float = 0.0

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.learner.task import Task, check_coefficients, check_summaries
-from lingo.metrics import Image, Table
+from lingo.metrics import Image, Table, weighted_mean
 from tasks.image.task import ImageClassification
 
 
@@ -57,3 +58,39 @@ def test_a_class_of_the_users_may_inherit_coefficients_of_terms_that_it_lacks():
     task = OwnImages.params(num_classes=2, image_shape=(1, 1, 1), model=Plain.params()).build()
     assert "mine" not in task.coefficients()
     check_coefficients(task, {"mine"})
+
+
+class Squares(Task):
+    """The mean square of x, and a metric of its own."""
+
+    def loss(self, batch):
+        return {"square": tf.reduce_sum(batch["x"] ** 2)}
+
+    def metrics(self, batch):
+        return {"size": weighted_mean(tf.abs(batch["x"]), batch["weights"])}
+
+
+class Named(Squares):
+    """Names its term among the metrics."""
+
+    def metrics(self, batch):
+        return {"square": weighted_mean(batch["x"] ** 2, batch["weights"])}
+
+
+class Aliased(Squares):
+    """Says which metric is the term."""
+
+    def loss_metrics(self):
+        return {"square": "size"}
+
+
+@pytest.mark.parametrize(
+    ("cls", "names"),
+    [(Squares, ["size", "loss/square"]), (Named, ["square"]), (Aliased, ["size"])],
+)
+def test_evaluations_have_the_loss_terms_that_own_metrics_leave_out(cls, names):
+    batch = {"x": tf.constant([1.0, -3.0]), "weights": tf.ones([2])}
+    states = cls.params().build().evaluation_metrics(batch)
+    assert list(states) == names
+    if "loss/square" in states:
+        assert states["loss/square"] == {"sum": 10.0, "weight": 2.0}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
@@ -97,3 +100,71 @@ def test_the_gradient_of_a_pods_logits_is_traced() -> None:
     specs = [tf.TensorSpec(shape, tf.float32), tf.TensorSpec(shape[:2], tf.int32)]
     traced = tf.function(gradient, autograph=False).get_concrete_function(*specs)
     assert traced.output_shapes == shape
+
+
+# ---- losses of vectors: values of optax, written by tools/oracles/losses.py
+
+
+OPTAX = json.loads((pathlib.Path(__file__).parent / "losses.json").read_text())
+VECTORS = [np.array(x, np.float32) for x in OPTAX["vectors"]]
+CLASSES = np.array([0, 1, 2, 0, 1, 2])
+
+
+def test_triplet_losses_equal_optax() -> None:
+    found = losses_module.triplet_losses(*map(tf.constant, VECTORS), margin=2.0)
+    np.testing.assert_allclose(found, OPTAX["triplet"], rtol=1e-5)
+
+
+def test_the_contrastive_loss_of_pairs_equals_optax() -> None:
+    found = losses_module.contrastive_losses(VECTORS[0], CLASSES, temperature=0.5)
+    np.testing.assert_allclose(tf.reduce_mean(found), OPTAX["contrastive"], rtol=1e-5)
+
+
+def test_the_contrastive_loss_of_several_positives_against_loops() -> None:
+    x = VECTORS[1].astype(np.float64)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    labels, expected = np.array([0, 1, 0, 0, 1, 2]), []
+    for i in range(6):
+        others = np.sum([np.exp(x[i] @ x[a] / 0.2) for a in range(6) if a != i])
+        same = [p for p in range(6) if p != i and labels[p] == labels[i]]
+        shares = [np.exp(x[i] @ x[p] / 0.2) / others for p in same]
+        expected.append(-np.mean(np.log(shares)) if same else 0.0)
+    found = losses_module.contrastive_losses(VECTORS[1], labels, temperature=0.2)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_hardest_triplets_against_loops() -> None:
+    x, labels, expected = VECTORS[2].astype(np.float64), np.array([0, 1, 0, 0, 1, 2]), []
+    for i in range(6):
+        far = [np.linalg.norm(x[i] - x[p]) for p in range(6) if p != i and labels[p] == labels[i]]
+        near = [np.linalg.norm(x[i] - x[n]) for n in range(6) if labels[n] != labels[i]]
+        expected.append(max(max(far) - min(near) + 0.5, 0.0) if far else 0.0)
+    found = losses_module.hardest_triplet_losses(VECTORS[2], labels, margin=0.5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["contrastive_losses", "hardest_triplet_losses"])
+def test_gradients_of_equal_vectors_are_finite(name: str) -> None:
+    x = tf.Variable(np.ones([4, 3], np.float32))
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(getattr(losses_module, name)(x, tf.constant([0, 0, 1, 1])))
+    assert np.isfinite(tape.gradient(total, x)).all()
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+def test_focal_losses_equal_keras(gamma: float) -> None:
+    nats = cross_entropy(tf.constant(LOGITS, tf.float32), tf.constant(TARGETS, tf.int32))
+    one_hot = np.eye(5, dtype=np.float32)[TARGETS]
+    expected = keras.losses.CategoricalFocalCrossentropy(
+        alpha=1.0, gamma=gamma, from_logits=True, reduction=None
+    )(one_hot, LOGITS.astype(np.float32))
+    found = losses_module.focal_losses(nats, gamma)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_the_gradient_of_a_focal_loss_is_finite_where_the_answer_is_sure(gamma: float) -> None:
+    nats = tf.Variable([0.0, 100.0])
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(losses_module.focal_losses(nats, gamma))
+    np.testing.assert_allclose(tape.gradient(total, nats), [0.0, 1.0], atol=1e-3)

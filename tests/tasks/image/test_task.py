@@ -326,3 +326,27 @@ def test_parts_of_a_batch_train_what_the_whole_does() -> None:
     assert whole.keys() == parts.keys()
     for name, value in whole.items():
         np.testing.assert_allclose(parts[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+def test_weights_of_classes_and_the_focal_loss_against_numpy(gamma: float) -> None:
+    """The mean is over the weights, as in torch's cross_entropy(weight=...)."""
+    fields: Any = {"class_weights": (1.0, 2.0, 0.5, 4.0), "focal_gamma": gamma}
+    labels = BATCH["labels"]
+    nats = -np.take_along_axis(log_softmax(LOGITS), labels[:, None], -1)[:, 0]
+    weights = np.array(fields["class_weights"])[labels] * BATCH["weights"]
+    expected = (weights * (1 - np.exp(-nats)) ** gamma * nats).sum()
+    np.testing.assert_allclose(call("loss", **fields)["cross_entropy"], expected, rtol=1e-5)
+    denominators = call("loss_denominators", **fields)
+    np.testing.assert_allclose(denominators["cross_entropy"], weights.sum(), rtol=1e-6)
+    metrics = call("metrics", **fields)
+    np.testing.assert_allclose(metrics["loss/cross_entropy"]["sum"], expected, rtol=1e-5)
+    np.testing.assert_allclose(metrics["loss"]["sum"], nats[COUNTED].sum(), rtol=1e-5)
+
+
+def test_weights_of_classes_need_class_numbers_and_one_for_each() -> None:
+    with pytest.raises(ParamError, match=r"class_weights has 2 numbers, but num_classes=4"):
+        task(class_weights=(1.0, 2.0)).build()
+    shares = np.eye(K, dtype="f")[BATCH["labels"]]
+    with pytest.raises(ParamError, match="class_weights are for class numbers"):
+        call("loss", BATCH | {"labels": shares}, class_weights=(1.0, 2.0, 3.0, 4.0))
