@@ -174,8 +174,8 @@ class Glorot(Initializer):
         fan_out = self.p.fan_out or math.prod(shape) // fan_in
         stddev = math.sqrt(2.0 / (fan_in + fan_out))
         if self.p.distribution == "uniform":
-            return np.float32(math.sqrt(3.0) * stddev * u)
-        return np.float32(stddev / normal.STDDEV_OF_CUT * normal.cut_normal(u))
+            return (math.sqrt(3.0) * stddev * u).astype(np.float32)
+        return (stddev / normal.STDDEV_OF_CUT * normal.cut_normal(u)).astype(np.float32)
 
 
 class Orthogonal(Initializer):
@@ -193,7 +193,8 @@ class Orthogonal(Initializer):
         x = normal.normal(_symmetric(key, shape, ())).reshape(fan_in, -1)
         is_wide = x.shape[0] < x.shape[1]
         y = _orthogonalize(x.T if is_wide else x)
-        return np.float32(self.p.gain * (y.T if is_wide else y)).reshape(shape)[tuple(index)]
+        w = self.p.gain * (y.T if is_wide else y)
+        return w.reshape(shape)[tuple(index)].astype(np.float32)
 
 
 class Identity(Initializer):
@@ -207,7 +208,8 @@ class Identity(Initializer):
         """Returns a slice of the matrix; raises ParamError unless `shape` has two axes."""
         if len(shape) != 2:
             raise ParamError(f"Identity is for matrices, and a weight has the shape {[*shape]}")
-        return np.float32(self.p.gain * np.eye(*shape))[tuple(index)]
+        w: np.ndarray = self.p.gain * np.eye(shape[0], shape[1], dtype=np.float32)
+        return w[tuple(index)]
 
 
 ZEROS = Constant.params().build()

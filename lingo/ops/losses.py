@@ -152,9 +152,9 @@ def contrastive_losses(
     """
     x = tf.math.l2_normalize(tf.cast(vectors, tf.float32), axis=-1)
     scores = tf.matmul(x, x, transpose_b=True) / temperature
-    itself = tf.eye(scores.shape[0], dtype=tf.bool)
-    log_shares = tf.nn.log_softmax(tf.where(itself, -1e9, scores), axis=-1)
-    is_positive = (labels[:, None] == labels) & ~itself
+    is_other = _is_other(labels)
+    log_shares = tf.nn.log_softmax(tf.where(is_other, scores, -1e9), axis=-1)
+    is_positive = tf.equal(labels[:, None], labels) & is_other
     total = -tf.reduce_sum(tf.where(is_positive, log_shares, 0.0), axis=-1)
     return tf.math.divide_no_nan(total, tf.reduce_sum(tf.cast(is_positive, tf.float32), axis=-1))
 
@@ -198,12 +198,18 @@ def hardest_triplet_losses(
     """
     x = tf.cast(vectors, tf.float32)
     distances = _distances(x[:, None] - x)
-    is_same = labels[:, None] == labels
-    is_positive = is_same & ~tf.eye(x.shape[0], dtype=tf.bool)
+    is_same = tf.equal(labels[:, None], labels)
+    is_positive = is_same & _is_other(labels)
     farthest = tf.reduce_max(tf.where(is_positive, distances, 0.0), axis=-1)
     nearest = tf.reduce_min(tf.where(is_same, distances.dtype.max, distances), axis=-1)
-    has_both = tf.reduce_any(is_positive, axis=-1) & ~tf.reduce_all(is_same, axis=-1)
+    has_both = tf.reduce_any(is_positive, axis=-1) & (nearest < distances.dtype.max)
     return tf.where(has_both, tf.maximum(farthest - nearest + margin, 0.0), 0.0)
+
+
+def _is_other(labels: tf.Tensor) -> tf.Tensor:
+    """Returns whether two of B vectors are not the same one, bool [B, B]."""
+    indices = tf.range(tf.shape(labels)[0])
+    return tf.not_equal(indices[:, None], indices)
 
 
 def _distances(differences: tf.Tensor) -> tf.Tensor:

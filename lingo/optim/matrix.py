@@ -93,11 +93,12 @@ def matrix_shape(weight: Weight) -> tuple[int, int] | None:
         return None
     sizes = weight.shape[weight.num_stacked :]
     products = list(itertools.accumulate(sizes[:-1], operator.mul))
-    rows = weight.fan_in if weight.fan_in in products else sizes[0]
+    rows = sizes[0]
+    if weight.fan_in is not None and weight.fan_in in products:
+        rows = weight.fan_in
     return rows, math.prod(sizes) // rows if rows else 0
 
 
 def as_matrices(weight: Weight, x: tf.Tensor) -> tf.Tensor:
-    """Returns x, [*weight.shape], as matrices [*weight.stack_shape, R, C]."""
-    shape = matrix_shape(weight)
-    return x if shape is None else tf.reshape(x, [*weight.stack_shape, *shape])
+    """Returns x, [*weight.shape], as matrices [*weight.stack_shape, R, C]; weight is a matrix."""
+    return tf.reshape(x, [*weight.stack_shape, *(matrix_shape(weight) or ())])

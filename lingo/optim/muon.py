@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.optim.matrix import MatrixOptimizer, as_matrices
+from lingo.optim.matrix import MatrixOptimizer, as_matrices, matrix_shape
 from lingo.optim.optimizer import Move, Slot, Update, Weight
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -41,7 +41,7 @@ class Muon(MatrixOptimizer):
         size = update.rate
         if p.root_mean_square is not None:
             # A matrix with all singular values 1 has the root mean square max(R, C)^-0.5.
-            size *= p.root_mean_square * float(max(x.shape[-2:])) ** 0.5
+            size *= p.root_mean_square * max(matrix_shape(weight) or ()) ** 0.5
         step = tf.reshape(equalize_singular_values(x, p.num_iterations), grad.shape)
         return Move(size * step, {"m": m})
 
@@ -53,7 +53,8 @@ def equalize_singular_values(x: tf.Tensor, num_iterations: int) -> tf.Tensor:
     matrices only; five bring singular values above 1/330 of the norm of x into 0.68..1.21. A matrix
     of zeros stays as it is.
     """
-    is_tall = x.shape[-2] > x.shape[-1]
+    *_, rows, columns = x.shape.as_list()
+    is_tall = rows > columns
     if is_tall:  # products are smaller on the shorter side
         x = tf.linalg.matrix_transpose(x)
     x /= tf.norm(x, axis=(-2, -1), keepdims=True) + 1e-7

@@ -38,7 +38,7 @@ class Shampoo(MatrixOptimizer):
 
     def matrix_slots(self, weight: Weight) -> dict[str, Slot]:
         axes = (*range(weight.num_stacked), None, None)
-        names = ("m", "v") if self.p.graft else ("m",)
+        names = ["m", "v"] if self.p.graft else ["m"]
         slots = dict.fromkeys(names, Slot(weight.shape, 0.0, weight.names))
         for side, dim in self._sides(weight).items():
             slot = Slot((*weight.stack_shape, dim, dim), 0.0, weight.names, axes)

@@ -10,6 +10,7 @@ from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.learner.rate_factor import FACTOR
 from lingo.learner.state import TrainState, load_arrays
+from lingo.optim.plateau import Plateau
 from lingo.runtimes.program import explain_program_errors
 from lingo.trainer.evaluation import best
 from lingo.trainer.live_run import LiveRun
@@ -41,7 +42,7 @@ class RateReducer:
             return
         step, is_leader = run.recorder.counters.step, run.processes.is_leader
         with run.watchdog.pause():
-            if not run.processes.any(is_leader and self._falls(step)):
+            if not run.processes.any(is_leader and self._falls(plateau, step)):
                 return
         self._saver.wait()
         directory = run.directory.checkpoints
@@ -58,7 +59,7 @@ class RateReducer:
             f" better {metric}"
         )
 
-    def _falls(self, step: int) -> bool:
+    def _falls(self, plateau: Plateau, step: int) -> bool:
         """Returns whether the evaluation of a step, if there was one, lowers the rate."""
         experiment = self._run.experiment
         ranking = best.ranking(experiment, self._run.directory.metrics.read())
@@ -66,4 +67,4 @@ class RateReducer:
         if not scores or scores[-1].step != step:
             return False
         values = [score.value for score in scores]
-        return experiment.optimizer.plateau.falls(values, ranking.goal)
+        return plateau.falls(values, ranking.goal)

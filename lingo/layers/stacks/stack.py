@@ -8,12 +8,13 @@ Axes: B batch.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError, inherited_values
+from lingo.config.params import ParamError, fields, inherited_values
 from lingo.layers.flops import passes_tensors
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
@@ -74,6 +75,9 @@ class Chain(Layer):
 
     Every layer needs `flops`, and `output_shape(shape)`, which maps the shape of the layer's input
     to the shape of its result. For several tensors, these shapes are tuples of shapes.
+
+    A layer whose `dim` is not set inherits the width of the result before it, if that is known
+    without the shape of the input: `Flatten`, for example, ends it.
     """
 
     layers: list[Layer]  # in order
@@ -85,7 +89,13 @@ class Chain(Layer):
             raise ParamError("layers=[] computes nothing: give at least one layer")
 
     def setup(self) -> None:
-        self.layers = [layer.build() for layer in self.p.layers]
+        layers: list[Layer] = []
+        width = None
+        for params in self.p.layers:
+            is_set = "dim" in fields(params.cls) and params.is_given("dim")
+            layers.append(params.build(**({} if is_set or width is None else {"dim": width})))
+            width = _output_width(layers[-1], width)
+        self.layers = layers
 
     def __call__(self, x: Any) -> Any:
         """Calls each layer on the previous layer's result: one or several tensors [B, ...]."""
@@ -113,3 +123,21 @@ class Chain(Layer):
 
     def flops(self, shape: Sequence[int]) -> int:
         return sum(self.layer_flops(shape))
+
+
+def _output_width(layer: Layer, width: int | None) -> int | None:
+    """Returns the size of the last axis of a layer's result, given its input's; None: not known.
+
+    It is known if it is the same for vectors, sequences and images, where `output_shape` takes
+    these.
+    """
+    own = fields(type(layer))
+    if "output_dim" in own:
+        return layer.p.output_dim
+    if (width := layer.p.dim if "dim" in own else width) is None:
+        return None
+    found = set[int]()
+    for sizes in ([], [64], [64, 64]):
+        with contextlib.suppress(Exception):  # a shape that the layer does not take
+            found.add(layer.output_shape([1, *sizes, width])[-1])
+    return found.pop() if len(found) == 1 else None
