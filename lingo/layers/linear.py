@@ -44,6 +44,10 @@ class Linear(Layer):
         y = tf.tensordot(*self.operands("w", input=tf.cast(x, self.p.dtype)), 1)
         return y + self.b if self.p.use_bias else y
 
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for x of shape [..., D]."""
+        return (*shape[:-1], self.p.output_dim)
+
     def flops(self, shape: Sequence[int]) -> int:
         return 2 * math.prod(shape) * self.p.output_dim
 

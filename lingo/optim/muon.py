@@ -5,6 +5,8 @@ Axes: R rows and C columns of a weight as a matrix (`lingo.optim.matrix`).
 
 from __future__ import annotations
 
+from typing import Any
+
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.optim.matrix import MatrixOptimizer, as_matrices, matrix_shape
@@ -53,8 +55,8 @@ def equalize_singular_values(x: tf.Tensor, num_iterations: int) -> tf.Tensor:
     matrices only; five bring singular values above 1/330 of the norm of x into 0.68..1.21. A matrix
     of zeros stays as it is.
     """
-    *_, rows, columns = x.shape.as_list()
-    is_tall = rows > columns
+    shape: Any = x.shape
+    is_tall = shape[-2] > shape[-1]
     if is_tall:  # products are smaller on the shorter side
         x = tf.linalg.matrix_transpose(x)
     x /= tf.norm(x, axis=(-2, -1), keepdims=True) + 1e-7
