@@ -1,4 +1,4 @@
-"""`python -m tools.predictions`: writes the tables of docs/plan.md, and a picture.
+"""`python -m tools.predictions`: writes the tables of two pages, docs/plan*.md, and a picture.
 
 Published: each row is a registered experiment on the mesh and with the batch of the publication.
 Nothing in the model is fitted to a row, nor to all of them. Recipes: the place of published meshes
@@ -30,7 +30,7 @@ from lingo.mesh.topology import topology
 from tools.studies.page import fill_tables, table
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGE = DOCS / "plan.md"
+PAGES = (DOCS / "plan.md", DOCS / "plan_accuracy.md")
 PICTURE = DOCS / "images" / "plan_ranking.png"
 RANKING = DOCS / "results" / "plan_ranking.jsonl"
 
@@ -179,7 +179,7 @@ def predict(run: Run) -> Estimate:
 
 
 def tables() -> dict[str, list[str]]:
-    """Returns the tables of the page, by their names."""
+    """Returns the tables of the pages, by their names."""
     return {
         "published": _published(),
         "recipes": _recipes(),
@@ -306,7 +306,9 @@ def draw() -> None:
 
 def main() -> int:
     """Writes the tables and the picture; returns the exit code."""
-    PAGE.write_text(fill_tables(PAGE.read_text(), tables()))
+    filled = tables()
+    for page in PAGES:
+        page.write_text(fill_tables(page.read_text(), filled))
     draw()
     return 0
 

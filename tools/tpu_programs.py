@@ -2,7 +2,7 @@
 
     python -m tools.tpu_programs --minutes=30           each program becomes a line of docs/results
     python -m tools.tpu_programs --only='lm.switch.*'   of some experiments
-    python -m tools.tpu_programs --page                 writes the table of docs/tpu.md again
+    python -m tools.tpu_programs --page                 writes the tables of docs/tpu*.md again
 
 An experiment with a mesh is compiled for as many chips of a v4 (v5p, where a v4 has too few); a
 small one for `Mesh(data=8)` on a v5e. `lingo show --program --compiler=tpu` does it, in a process
@@ -31,7 +31,7 @@ from tools.source_tree import ROOT, current_commit
 from tools.studies.page import fill_tables, table
 
 RESULTS = ROOT / "docs" / "results" / "tpu_programs.jsonl"
-PAGE = ROOT / "docs" / "tpu.md"
+PAGES = (ROOT / "docs" / "tpu.md", ROOT / "docs" / "tpu_programs.md")
 UNFINISHED = 3
 
 SMALL = (
@@ -123,7 +123,7 @@ def compile_program(program: Program, seconds: float) -> dict[str, Any]:
 
 
 def tables(results: Mapping[Program, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Returns the tables of the page."""
+    """Returns the tables of the pages."""
     columns = ["arguments", "temporaries", "exchanged", "peak", "compiled in"]
     rows = [_row(program, results[program]) for program in programs() if program in results]
     compared = [
@@ -158,13 +158,13 @@ def _milliseconds(result: Mapping[str, Any]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Compiles what has no result, and writes the page; returns the exit code."""
+    """Compiles what has no result, and writes the pages; returns the exit code."""
     parser = argparse.ArgumentParser("python -m tools.tpu_programs", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--minutes", type=float, default=math.inf, help="no program starts later")
     parser.add_argument("--limit", type=float, default=30, help="minutes for one program")
     parser.add_argument("--only", default="*", help="a pattern of experiments")
-    parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--page", action="store_true", help="only write the pages")
     values = parser.parse_args(arguments)
     deadline, is_finished = time.monotonic() + 60 * values.minutes, True
     wanted = [*(program for _, program in claims()), *programs()]
@@ -182,7 +182,9 @@ def main(arguments: list[str]) -> int:
             file.write(json.dumps(row) + "\n")
             os.fsync(file.fileno())
         print(result.get("error") or f"compiled in {result['compile_seconds']:.0f} s", flush=True)
-    PAGE.write_text(fill_tables(PAGE.read_text(), tables(read(RESULTS))))
+    filled = tables(read(RESULTS))
+    for page in PAGES:
+        page.write_text(fill_tables(page.read_text(), filled))
     return 0 if is_finished else UNFINISHED
 
 

@@ -46,6 +46,13 @@ class Mesh(Sharded):
     All devices run the same step, each on its parts of batch and weights. Several processes, one
     per host, form one mesh if `TF_CONFIG` names them. It computes on CPUs and GPUs; `TpuMesh`
     computes on TPUs. Needs JAX: `pip install 'lingo-tf[mesh]'`.
+
+    With `shard_update` each of N devices along the batch has 1/N of every slot, rounded up. An axis
+    of the weight that divides into N is split. If there is none, the weight's elements form a row
+    with zeros at its end, and each device updates one of N equal chunks; `uneven=False` leaves such
+    a slot whole, as does an optimizer whose class does not set `takes_rows`. With `shard_weights` a
+    weight is split along the axis that divides, or along the largest, which is padded; a weight
+    with fewer than N elements stays whole.
     """
 
     def padded_batch_size(self, batch_size: int, learner: Learner) -> int:

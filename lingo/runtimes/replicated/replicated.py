@@ -36,6 +36,11 @@ class Replicated(Runtime):
     share equally is padded with examples of weight 0. If a layer (`BatchNorm`) would count padding,
     the batch is refused.
 
+    With `shard_update` the replicas sum whole gradients, and gather the weights in one exchange
+    after the update. It saves memory of slots and arithmetic of the update. It costs half as many
+    bytes again, and a small exchange for each norm of a weight, as in LARS and LAMB. If a worker is
+    lost, its chunks of slots are lost, so the run goes on from its last checkpoint.
+
     Several processes compute together if `TF_CONFIG` names them. Each uses all accelerators that it
     sees, or else one CPU. The TPU code is tested only as far as possible without a TPU; it has not
     run on one yet.

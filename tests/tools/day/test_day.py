@@ -70,7 +70,7 @@ def test_every_item_has_a_name_and_experiments_that_build(kind):
 
 
 def test_the_page_names_what_is_unknown_on_a_tpu():
-    page = (ROOT / "docs" / "pods.md").read_text()
+    page = (ROOT / "docs" / "devices.md").read_text()
     assert page.endswith("".join(f"- {item.name}: {item.question}\n" for item in TPU))
 
 
