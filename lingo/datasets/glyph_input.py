@@ -41,7 +41,9 @@ class GlyphInput(IndexedInput):
     DejaVu and STIX. There are 47 classes, each with equally many images: 10 digits, 26 capitals
     (each together with its small letter if that looks alike), and 11 other small letters. Letters
     of a face share a baseline and are centred by their ink. Each image has its own shift, scale and
-    slant, which are the same for all seeds.
+    slant, which are the same for all seeds. The classes are EMNIST Balanced's. Some characters of
+    different classes hardly differ, such as I and l of faces without serifs, and the digits of the
+    held-out face cmmi10 are old-style ones.
 
     Batches: `images`, uint8 [B, H, W, 1]; `labels`, int32 [B].
     """

@@ -18,7 +18,11 @@ _NEWLINE = 10
 
 
 class JsonLines(DecodedRecords, MatchingFiles):
-    """A field of the JSON object in each line of each file; empty lines are skipped."""
+    """A field of the JSON object in each line of each file; empty lines are skipped.
+
+    A line that is not JSON, lacks the field, or has an object with a duplicate field is a damaged
+    record: its error names file, line and byte.
+    """
 
     field: str = "text"  # where the text is; a.b for field b of the object in field a
 

@@ -138,7 +138,11 @@ class TfdsRecords(DecodedRecords):
 
 
 class TfdsDirectory(TfdsRecords):
-    """A text feature of a data set that TensorFlow Datasets prepared."""
+    """A text feature of a data set that TensorFlow Datasets prepared.
+
+    The package itself is not needed. The directory has a `dataset_info.json`, its file format is
+    tfrecord (the default), and the feature is not nested.
+    """
 
     feature: str | None = None  # the name of the feature; None: the only text
 

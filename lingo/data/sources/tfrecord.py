@@ -26,7 +26,11 @@ _MASK_DELTA = 0xA282EAD8
 
 
 class TfRecords(DecodedRecords, MatchingFiles):
-    """A string feature of the tf.train.Example in each record of each file."""
+    """A string feature of the tf.train.Example in each record of each file.
+
+    Lengths and checksums are checked: a corrupt or truncated file is an error, never a shorter
+    epoch.
+    """
 
     feature: str = "text"  # the name of the feature that holds the text
 
