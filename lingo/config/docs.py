@@ -52,7 +52,8 @@ def declaration(field: Field) -> FieldDoc:
 def _field(field: Field, statements: dict[str, FieldDoc]) -> FieldDoc:
     default = "required" if field.default is REQUIRED else value_text(field.default)
     if written := statements.get(field.name):
-        return written._replace(default=written.default or default)
+        is_required = field.default is REQUIRED  # also where the source says `= REQUIRED`
+        return written._replace(default=default if is_required else written.default or default)
     owner, hint = field.owner.__name__, types.describe(field.hint)
     return FieldDoc(field.name, hint, default, "", owner, "", 0)
 

@@ -10,13 +10,30 @@ import pytest
 pytestmark = pytest.mark.xdist_group("tensorboard")  # one browser at a time
 
 ROOT = pathlib.Path(__file__).parents[2]
+WHOLE = """
+    const code = document.querySelector('article pre code');
+    return [code.scrollWidth <= code.clientWidth,
+            document.images[1].getBoundingClientRect().bottom <= innerHeight];
+"""  # whether the first code is not scrolled, whether the picture ends above the window's end
+TYPE = """
+    const input = document.querySelector('.md-search__input');
+    input.focus();
+    input.value = '{text}';
+    input.dispatchEvent(new KeyboardEvent('keyup'));
+"""
 
 
-def test_the_first_page_shows_a_picture_and_leads_to_all_parts(browser, tmp_path):
-    site = tmp_path / "site"
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Builds the site; returns its folder."""
+    site = tmp_path_factory.mktemp("site")
     command = [pathlib.Path(sys.executable).parent / "mkdocs", "build", "--quiet"]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
     subprocess.run([*command, "--site-dir", site], cwd=ROOT, env=environment, check=True)
+    return site
+
+
+def test_the_first_page_shows_a_picture_and_leads_to_all_parts(browser, site):
     browser.open((site / "index.html").as_uri())
     heading = "return document.querySelector('article h1')?.innerText.trim()"
     assert browser.until(heading, "a heading").startswith("lingo")
@@ -27,4 +44,17 @@ def test_the_first_page_shows_a_picture_and_leads_to_all_parts(browser, tmp_path
     shown = browser.until(menu, "the menu")
     for part in ("First steps", "Write your own", "Runs", "Scale", "Reference"):
         assert any(text.startswith(part) for text in shown), (part, shown)
-    browser.screenshot("site")
+    with browser.size(1280, 800):
+        browser.screenshot("site")
+        assert browser.script(WHOLE) == [True, True]
+
+
+def test_a_search_from_disk_finds_a_class_in_the_reference(browser, site):
+    browser.open((site / "index.html").as_uri())
+    browser.script("document.querySelector('label[for=__search]').click()")
+    browser.script(TYPE.format(text="Linear"))
+    found = "return all('.md-search-result__link').map(e => e.getAttribute('href'))"
+    wanted = "reference/layers.html?h=linear#lingo.layers.Linear"
+    links = browser.until(found, "results of the search")
+    browser.screenshot("search")
+    assert any(link.endswith(wanted) for link in links), links
