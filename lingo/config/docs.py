@@ -37,6 +37,11 @@ def describe(cls: type[Configurable]) -> list[FieldDoc]:
     return [_field(field, read(field.owner)) for field in fields(cls).values()]
 
 
+def attributes(cls: type) -> list[FieldDoc]:
+    """Returns the documentation of the annotated attributes that any class itself declares."""
+    return [doc._replace(default=doc.default or "required") for doc in _statements(cls).values()]
+
+
 def first_line(file: Path, cls: str) -> str:
     """Returns the first line of a class's docstring, or "", without importing the file."""
     statements = (node for node in roots.parse(file).body if isinstance(node, ast.ClassDef))

@@ -76,6 +76,17 @@ TEXTS = {
 
         DatasetInput.params(function=squares, batch_size=32)
         """,
+    "Experiment": """
+        from tasks.image.task import ImageClassification
+
+        layers = [ConvNorm.params(dim=1, output_dim=8), ImageHead.params(dim=8, num_classes=10)]
+        Experiment.params(
+            task=ImageClassification.params(model=Chain.params(layers=layers)),
+            train_input=ImageInput.params(source=Digits.params(split="train"), batch_size=64),
+            optimizer=Adam.params(learning_rate=1e-3),
+            max_steps=200,
+        )
+        """,
     "Keras": """
         import keras
 
@@ -121,6 +132,14 @@ TEXTS = {
     "StagedInput": """
         short, long = TextInput.params(length=128), TextInput.params(length=512)
         StagedInput.params(stages=((short, 900), (long, 100)), batch_size=32)
+        """,
+    "Task": """
+        from tasks.image.task import ImageClassification
+
+        layers = [ConvNorm.params(dim=1, output_dim=8), ImageHead.params(dim=8, num_classes=10)]
+        ImageClassification.params(
+            model=Chain.params(layers=layers), num_classes=10, image_shape=(8, 8, 1)
+        )
         """,
     "TensorInput": """
         class Inverted(TensorInput):

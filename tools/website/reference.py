@@ -19,7 +19,10 @@ import griffe
 import lingo
 from lingo.config import docs
 from lingo.config.base import types
+from lingo.config.classes import is_configurable
 from lingo.config.params import Configurable, fields
+from lingo.contract import Experiment
+from lingo.learner.task import Task
 from tools.website.examples import example
 
 ROOMS = {
@@ -33,6 +36,8 @@ ROOMS = {
     "runtimes": "runtimes",
 }
 """Room of `lingo` -> what its page is a reference of."""
+
+CONTRACTS = {"lingo.learner.task.Task": Task, "lingo.Experiment": Experiment}
 
 _DESCRIBE = (
     "`from lingo.{room} import NAME` imports a class; `lingo describe NAME` prints its fields and"
@@ -50,8 +55,7 @@ def reference_pages() -> Iterator[tuple[str, str]]:
     """Yields path and text of each page of the reference."""
     functions = [f"lingo.{n}" for n in lingo.__all__ if inspect.isfunction(getattr(lingo, n))]
     yield "reference/lingo.md", _page("`import lingo`", functions)
-    contracts = ["lingo.learner.task.Task", "lingo.contract.Experiment"]
-    yield "reference/task.md", _page("tasks and experiments", contracts)
+    yield "reference/task.md", _page("tasks and experiments", list(CONTRACTS))
     for room, title in ROOMS.items():
         exports = {n: v for n, v in exports_of(room).items() if hasattr(v, "__name__")}
         names = [f"lingo.{room}.{name}" for name in exports]
@@ -66,21 +70,16 @@ def exports_of(room: str) -> dict[str, Any]:
 
 def exported_classes(room: str) -> dict[str, type[Configurable]]:
     """Returns name -> class of the classes with fields that a room exports."""
-    return {
-        name: value
-        for name, value in exports_of(room).items()
-        if inspect.isclass(value) and issubclass(value, Configurable)
-    }
+    return {name: value for name, value in exports_of(room).items() if is_configurable(value)}
 
 
 @functools.cache
 def public_names() -> dict[type[Configurable], str]:
-    """Returns class -> name from which it is imported, for all classes that rooms export."""
-    return {
-        cls: f"lingo.{room}.{name}"
-        for room in ROOMS
-        for name, cls in exported_classes(room).items()
-    }
+    """Returns class -> name from which it is imported, for all classes with fields."""
+    names = {cls: name for name, cls in CONTRACTS.items()}
+    for room in ROOMS:
+        names |= {cls: f"lingo.{room}.{name}" for name, cls in exported_classes(room).items()}
+    return names
 
 
 def introduction(room: str) -> str:
@@ -111,27 +110,31 @@ def _page(title: str, names: list[str], text: str = "") -> str:
 # ---- entries
 
 
-def class_text(cls: type[Configurable]) -> str:
+def class_text(cls: type) -> str:
     """Returns the entry of a class: its docstring, one example and a table of its fields."""
-    doc = inspect.cleandoc(cls.__doc__ or "")
-    parts = [with_code(with_lists(doc))]
-    if text := example(cls, public_names()):
-        parts.append(f"```python\n{text}\n```")
-    if rows := [field_row(cls, field) for field in docs.describe(cls)]:
-        parts.append(
-            "\n".join(["| field | type | default | meaning |", "|---|---|---|---|", *rows])
-        )
+    parts = [with_code(with_lists(inspect.cleandoc(cls.__doc__ or "")))]
+    if is_configurable(cls):
+        if text := example(cls, public_names()):
+            parts.append(f"```python\n{text}\n```")
+        rows = [field_row(field, _choices(cls, field.name)) for field in docs.describe(cls)]
+    else:
+        rows = [field_row(field) for field in docs.attributes(cls)]
+    if rows:
+        header = ["| field | type | default | meaning |", "|---|---|---|---|"]
+        parts.append("\n".join([*header, *rows]))
     return "\n\n".join(parts)
 
 
-def field_row(cls: type[Configurable], field: docs.FieldDoc) -> str:
-    """Returns the row of a field: name, type, default, meaning with the choices of a Literal."""
-    choices = types.describe(fields(cls)[field.name].hint)
-    suffix = f" ({choices})" if choices.startswith("one of") else ""
-    cells = [
-        f"<code>{_cell(html.escape(c))}</code>" for c in (field.name, field.type, field.default)
-    ]
-    return f"| {' | '.join(cells)} | {_cell(field.comment + suffix)} |"
+def field_row(field: docs.FieldDoc, choices: str = "") -> str:
+    """Returns the row of a field: name, type, default, meaning."""
+    code = (_cell(html.escape(text)) for text in (field.name, field.type, field.default))
+    cells = [*(f"<code>{text}</code>" for text in code), _cell(field.comment + choices)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _choices(cls: type[Configurable], field: str) -> str:
+    choices = types.describe(fields(cls)[field].hint)
+    return f" ({choices})" if choices.startswith("one of") else ""
 
 
 def with_lists(doc: str) -> str:
@@ -174,14 +177,21 @@ def _cell(text: str) -> str:
     return _without_tags(text).replace("|", "&#124;")
 
 
+@functools.cache
+def _shown_classes() -> dict[str, type]:
+    """Returns the name with the module that defines it -> class, for all of the reference."""
+    exports = [value for room in ROOMS for value in exports_of(room).values()]
+    classes = [value for value in [*CONTRACTS.values(), *exports] if inspect.isclass(value)]
+    return {f"{cls.__module__}.{cls.__qualname__}": cls for cls in classes}
+
+
 class ReferenceTexts(griffe.Extension):
     """Gives mkdocstrings the text of a class with fields, and of a function with options."""
 
     def on_class(self, *, cls: griffe.Class, **kwargs: Any) -> None:
-        """Replaces the docstring of a class with fields; griffe calls it for each class."""
-        public = {f"{c.__module__}.{c.__qualname__}": c for c in public_names()}
-        if cls.docstring and cls.path in public:
-            cls.docstring.value = class_text(public[cls.path])
+        """Adds to the docstring of a class of the reference; griffe calls it for all classes."""
+        if cls.docstring and cls.path in _shown_classes():
+            cls.docstring.value = class_text(_shown_classes()[cls.path])
 
     def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
         """Shows a function's examples as code, and its declared options as `help` does."""
