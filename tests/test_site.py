@@ -20,7 +20,7 @@ import lingo
 from lingo.config.node.field import REQUIRED
 from lingo.config.params import fields
 from tools.website.examples import example
-from tools.website.reference import ROOMS, exported_classes, public_names
+from tools.website.reference import public_names
 
 ROOT = pathlib.Path(__file__).parent.parent
 BIN = pathlib.Path(sys.executable).parent
@@ -116,8 +116,8 @@ def test_the_index_of_the_search_is_a_script_with_every_class(
     """A page from disk may load a script, but may neither fetch a file nor start a worker."""
     script = (site / "search/search_index.js").read_text()
     sections = {d["location"]: d for d in json.loads(script.removeprefix("var __index = "))["docs"]}
-    names = set(public_names().values())
-    assert {n for n in names if f"reference/{room_of(n)}.html#{n}" not in sections} == set()
+    found = {location.partition("#")[2] for location in sections}
+    assert set(public_names().values()) - found == set()
     assert "dense layer" in sections["reference/layers.html#lingo.layers.Linear"]["text"]
     assert all(
         any(link.endswith("assets/iframe-worker.js") for link in page.loads)
@@ -125,22 +125,22 @@ def test_the_index_of_the_search_is_a_script_with_every_class(
     )
 
 
-def room_of(name: str) -> str:
-    return name.removeprefix("lingo.").rpartition(".")[0]
-
-
-@pytest.mark.parametrize("room", [room for room in ROOMS if exported_classes(room)])
-def test_the_entry_of_a_class_has_its_fields_and_defaults(site: pathlib.Path, room: str) -> None:
-    page = (site / f"reference/{room}.html").read_text()
-    entries = re.split(r'<h2 id="([\w.]+)" class="doc', page)
-    texts = dict(zip(entries[1::2], entries[2::2], strict=True))
-    for name, cls in exported_classes(room).items():
-        text = texts[f"lingo.{room}.{name}"]
-        cells = re.findall(r"<tr>\s*<td><code>(\w+)</code></td>((?:\s*<td>.*</td>)+)", text)
+def test_the_entry_of_a_class_has_its_fields_and_defaults_and_an_example(
+    site: pathlib.Path,
+) -> None:
+    texts: dict[str, str] = {}
+    for page in (site / "reference").glob("*.html"):
+        entries = re.split(r'<h2 id="([\w.]+)" class="doc', page.read_text())
+        texts |= zip(entries[1::2], entries[2::2], strict=True)
+    for cls, name in public_names().items():
+        cells = re.findall(r"<tr>\s*<td><code>(\w+)</code></td>((?:\s*<td>.*</td>)+)", texts[name])
         rows = {field: re.findall(r"<code>(.*?)</code>", others) for field, others in cells}
         assert list(rows) == list(fields(cls)), name
         for field, (_, default, *_) in rows.items():
             assert is_default(html.unescape(default), fields(cls)[field].default), (name, field)
+        assert example(cls, public_names()) in html.unescape(re.sub("<[^>]+>", "", texts[name])), (
+            name
+        )
 
 
 def is_default(text: str, value: object) -> bool:

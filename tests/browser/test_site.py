@@ -11,9 +11,9 @@ pytestmark = pytest.mark.xdist_group("tensorboard")  # one browser at a time
 
 ROOT = pathlib.Path(__file__).parents[2]
 WHOLE = """
-    const code = document.querySelector('article pre code');
+    const [code, picture] = ['pre code', 'img'].map(e => document.querySelector(`article ${e}`));
     return [code.scrollWidth <= code.clientWidth,
-            document.images[1].getBoundingClientRect().bottom <= innerHeight];
+            picture.getBoundingClientRect().bottom <= innerHeight];
 """  # whether the first code is not scrolled, whether the picture ends above the window's end
 TYPE = """
     const input = document.querySelector('.md-search__input');
@@ -37,7 +37,10 @@ def test_the_first_page_shows_a_picture_and_leads_to_all_parts(browser, site):
     browser.open((site / "index.html").as_uri())
     heading = "return document.querySelector('article h1')?.innerText.trim()"
     assert browser.until(heading, "a heading").startswith("lingo")
-    assert browser.until("return document.images[0]?.naturalWidth", "a picture") > 300
+    assert (
+        browser.until("return document.querySelector('article img')?.naturalWidth", "a picture")
+        > 300
+    )
     menu = (
         "return [...document.querySelectorAll('nav .md-nav__item--section')].map(e => e.innerText)"
     )
