@@ -19,7 +19,7 @@ import pytest
 import lingo
 from lingo.config.node.field import REQUIRED
 from lingo.config.params import fields
-from tools.website.examples import example
+from tools.website.examples import WIDTH, example
 from tools.website.reference import public_names
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -158,6 +158,7 @@ def test_every_example_of_the_reference_makes_what_can_be_built(tmp_path: pathli
     for cls, name in names.items():
         if text := example(cls, names):
             lines = text.splitlines()
+            assert max(map(len, lines)) <= WIDTH, text
             lines.insert(ast.parse(text).body[-1].lineno - 1, "params = \\")
             file = tmp_path / f"{name}.py"
             file.write_text("\n".join(lines))

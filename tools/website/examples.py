@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from lingo.config import docs
 from lingo.config.params import Configurable, ParamError, interface
 
-WIDTH = 72  # characters of a line that is shown whole at 1280 pixels
+WIDTH = 78  # characters of a line that is shown whole at 1280 pixels
 
 VALUES = {
     # sizes of layers
@@ -67,7 +67,10 @@ VALUES = {
 
 TEXTS = {
     "ArrayInput": 'ArrayInput.params(file="digits.npz", batch_size=32)',
-    "ByPath": 'ByPath.params(groups={".*/b": Sgd, "(?!.*/b).*": AdamW}, learning_rate=1e-3)',
+    "ByPath": """
+        groups = {".*/b": Sgd, "(?!.*/b).*": AdamW}
+        ByPath.params(groups=groups, learning_rate=1e-3)
+        """,
     "DatasetInput": """
         import tensorflow as tf
 
@@ -79,10 +82,11 @@ TEXTS = {
     "Experiment": """
         from tasks.image.task import ImageClassification
 
-        layers = [ConvNorm.params(dim=1, output_dim=8), ImageHead.params(dim=8, num_classes=10)]
+        trunk = ConvNorm.params(dim=1, output_dim=8)
+        layers = [trunk, ImageHead.params(dim=8, num_classes=10)]
         Experiment.params(
             task=ImageClassification.params(model=Chain.params(layers=layers)),
-            train_input=ImageInput.params(source=Digits.params(split="train"), batch_size=64),
+            train_input=ImageInput.params(source=Digits, batch_size=64),
             optimizer=Adam.params(learning_rate=1e-3),
             max_steps=200,
         )
@@ -98,12 +102,15 @@ TEXTS = {
         """,
     "Mesh": "Mesh.params(data=2, model=4)",
     "Mixture": """
-        own = TextInput.params(source=TextFiles.params(pattern="texts/*.txt"), length=128)
-        Mixture.params(inputs={"code": TextInput.params(length=128), "own": own}, batch_size=32)
+        code = TextInput.params(length=128)
+        own = code.copy().set(source=TextFiles.params(pattern="texts/*.txt"))
+        Mixture.params(inputs={"code": code, "own": own}, batch_size=32)
         """,
     "PairInput": """
         pairs = TsvPairs.params(pattern="pairs/*.tsv")
-        PairInput.params(source=pairs, source_length=128, target_length=128, batch_size=32)
+        PairInput.params(
+            source=pairs, source_length=128, target_length=128, batch_size=32
+        )
         """,
     "Pipeline": """
         layer = FeedForward.params(dim=64)
@@ -130,13 +137,15 @@ TEXTS = {
         """,
     "Stack": "Stack.params(layer=FeedForward.params(dim=64), num_layers=12)",
     "StagedInput": """
-        short, long = TextInput.params(length=128), TextInput.params(length=512)
+        short = TextInput.params(length=128)
+        long = TextInput.params(length=512)
         StagedInput.params(stages=((short, 900), (long, 100)), batch_size=32)
         """,
     "Task": """
         from tasks.image.task import ImageClassification
 
-        layers = [ConvNorm.params(dim=1, output_dim=8), ImageHead.params(dim=8, num_classes=10)]
+        trunk = ConvNorm.params(dim=1, output_dim=8)
+        layers = [trunk, ImageHead.params(dim=8, num_classes=10)]
         ImageClassification.params(
             model=Chain.params(layers=layers), num_classes=10, image_shape=(8, 8, 1)
         )
