@@ -19,7 +19,8 @@ MODULES = [*METRICS, "lingo.optim.schedule", *OPS]
 DIALOG = ["tasks.dialog.ratings", "tasks.dialog.research", "tasks.dialog.tools.retrieval"]
 OTHERS = [
     "lingo.trainer.directory.environment",
-    "tools.website",
+    "tools.website.hooks",
+    "tools.website.reference",
     *DIALOG,
 ]  # some functions have examples
 NOT_PURE = {"on_device_of_inputs", "gradient_scope", "host_bits", "host_words", "on_device"}

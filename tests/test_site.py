@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import html
 import html.parser
+import json
 import os
 import pathlib
+import re
+import runpy
 import subprocess
 import sys
 import urllib.parse
 
 import pytest
 
-import lingo.layers
-from lingo.layers.layer import Layer
+import lingo
+from lingo.config.node.field import REQUIRED
+from lingo.config.params import fields
+from tools.website.examples import WIDTH, example
+from tools.website.reference import public_names
 
 ROOT = pathlib.Path(__file__).parent.parent
 BIN = pathlib.Path(sys.executable).parent
@@ -28,6 +36,7 @@ class Page(html.parser.HTMLParser):
         self.links: set[str] = set()
         self.anchors: set[str] = set()
         self.loads: set[str] = set()  # what a browser fetches to show the page
+        self.title = ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
@@ -36,6 +45,10 @@ class Page(html.parser.HTMLParser):
         self.links |= {values[name] for name in ("href", "src") if name in values}
         if tag in ("script", "img", "link") and values.get("rel") != "canonical":
             self.loads |= {values[name] for name in ("href", "src") if name in values}
+
+    def handle_data(self, data: str) -> None:
+        if self.get_starttag_text() == "<title>" and not self.title:
+            self.title = data
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +97,80 @@ def test_a_page_loads_nothing_from_another_site(pages: dict[pathlib.Path, Page])
     assert {link for link in loads if "//" in link} == set()
 
 
-def test_the_table_and_the_reference_have_every_layer(site: pathlib.Path) -> None:
-    exports = {name: getattr(lingo.layers, name) for name in lingo.layers.__all__}
-    names = {n for n, v in exports.items() if isinstance(v, type) and issubclass(v, Layer)}
-    table = (site / "tables/layers.html").read_text()
-    reference = (site / "reference/layers.html").read_text()
-    assert len(names) > 30
-    assert {n for n in names if f"<code>{n}</code>" not in table} == set()
-    assert {n for n in exports if f".{n}" not in reference and n != "NO_INPUTS"} == set()
+def test_no_link_leads_to_a_host_of_the_project(pages: dict[pathlib.Path, Page]) -> None:
+    links = {link for page in pages.values() for link in page.links if "//" in link}
+    ours = {link for link in links if re.search(r"//[^/]+/[\w-]+/lingo(-tf)?(/|$)", link)}
+    assert len(links) > 3
+    assert ours == set()
+
+
+def test_every_page_has_the_logo_and_the_version(pages: dict[pathlib.Path, Page]) -> None:
+    for path, page in pages.items():
+        assert any(link.endswith("assets/logo.svg") for link in page.loads), path
+        assert f"lingo {lingo.__version__}" in page.title, path
+
+
+def test_the_index_of_the_search_is_a_script_with_every_class(
+    site: pathlib.Path, pages: dict[pathlib.Path, Page]
+) -> None:
+    """A page from disk may load a script, but may neither fetch a file nor start a worker."""
+    script = (site / "search/search_index.js").read_text()
+    sections = {d["location"]: d for d in json.loads(script.removeprefix("var __index = "))["docs"]}
+    found = {location.partition("#")[2] for location in sections}
+    assert set(public_names().values()) - found == set()
+    assert "dense layer" in sections["reference/layers.html#lingo.layers.Linear"]["text"]
+    assert all(
+        any(link.endswith("assets/iframe-worker.js") for link in page.loads)
+        for page in pages.values()
+    )
+
+
+def test_the_entry_of_a_class_has_its_fields_and_defaults_and_an_example(
+    site: pathlib.Path,
+) -> None:
+    texts: dict[str, str] = {}
+    for page in (site / "reference").glob("*.html"):
+        entries = re.split(r'<h2 id="([\w.]+)" class="doc', page.read_text())
+        texts |= zip(entries[1::2], entries[2::2], strict=True)
+    for cls, name in public_names().items():
+        cells = re.findall(r"<tr>\s*<td><code>(\w+)</code></td>((?:\s*<td>.*</td>)+)", texts[name])
+        rows = {field: re.findall(r"<code>(.*?)</code>", others) for field, others in cells}
+        assert list(rows) == list(fields(cls)), name
+        for field, (_, default, *_) in rows.items():
+            assert is_default(html.unescape(default), fields(cls)[field].default), (name, field)
+        assert example(cls, public_names()) in html.unescape(re.sub("<[^>]+>", "", texts[name])), (
+            name
+        )
+
+
+def is_default(text: str, value: object) -> bool:
+    """Whether a default, as a class's source has it, is a value, as far as it is a literal."""
+    if text == "required":
+        return value is REQUIRED
+    try:
+        return ast.literal_eval(text) == value
+    except (ValueError, SyntaxError):
+        return text != "" and value is not REQUIRED  # the name of a constant or a template
+
+
+def test_every_example_of_the_reference_makes_what_can_be_built(tmp_path: pathlib.Path) -> None:
+    names, without = public_names(), set()
+    for cls, name in names.items():
+        if text := example(cls, names):
+            lines = text.splitlines()
+            assert max(map(len, lines)) <= WIDTH, text
+            lines.insert(ast.parse(text).body[-1].lineno - 1, "params = \\")
+            file = tmp_path / f"{name}.py"
+            file.write_text("\n".join(lines))
+            params = runpy.run_path(str(file))["params"]
+            assert issubclass(params.cls, cls), text
+            assert isinstance(params.build(), cls), text
+        elif ">>>" not in (cls.__doc__ or ""):
+            without.add(cls)
+    for cls in without:
+        assert any(issubclass(other, cls) for other in names if other is not cls), cls
+    assert len(names) > 150
+    assert len(without) < 25
 
 
 def test_the_reference_shows_the_options_that_a_declaration_gives(site: pathlib.Path) -> None:

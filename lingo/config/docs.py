@@ -37,6 +37,11 @@ def describe(cls: type[Configurable]) -> list[FieldDoc]:
     return [_field(field, read(field.owner)) for field in fields(cls).values()]
 
 
+def attributes(cls: type) -> list[FieldDoc]:
+    """Returns the documentation of the annotated attributes that any class itself declares."""
+    return [doc._replace(default=doc.default or "required") for doc in _statements(cls).values()]
+
+
 def first_line(file: Path, cls: str) -> str:
     """Returns the first line of a class's docstring, or "", without importing the file."""
     statements = (node for node in roots.parse(file).body if isinstance(node, ast.ClassDef))
@@ -52,7 +57,8 @@ def declaration(field: Field) -> FieldDoc:
 def _field(field: Field, statements: dict[str, FieldDoc]) -> FieldDoc:
     default = "required" if field.default is REQUIRED else value_text(field.default)
     if written := statements.get(field.name):
-        return written._replace(default=written.default or default)
+        is_required = field.default is REQUIRED  # also where the source says `= REQUIRED`
+        return written._replace(default=default if is_required else written.default or default)
     owner, hint = field.owner.__name__, types.describe(field.hint)
     return FieldDoc(field.name, hint, default, "", owner, "", 0)
 

@@ -184,6 +184,17 @@ class Browser:
         header, *rows = self.until(script, "the rows of the HParams table")
         return {row[0]: dict(zip(header[1:], row[1:], strict=True)) for row in rows}
 
+    @contextlib.contextmanager
+    def size(self, width, height):
+        """Gives the page this many pixels, for as long as the `with` lasts."""
+        before = json.loads(ask(f"{self.url}/window/rect"))["value"]
+        frame = self.script("return [outerWidth - innerWidth, outerHeight - innerHeight]")
+        self._do("window/rect", {"width": width + frame[0], "height": height + frame[1]})
+        try:
+            yield
+        finally:
+            self._do("window/rect", {"width": before["width"], "height": before["height"]})
+
     def screenshot(self, name):
         """Saves what is seen as `artifacts/<name>.png`."""
         ARTIFACTS.mkdir(exist_ok=True)
