@@ -253,6 +253,8 @@ def train(call: _options.TrainCall) -> Outcome:
         params,
         config,
         flags_text(directory.path.resolve(), config),
+        note=call.note,
+        tags=call.tag,
         audit=call.audit,
         allow_change=call.allow_change,
         source=find_user_files(params),

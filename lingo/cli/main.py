@@ -39,6 +39,7 @@ VERBS = (
     "import",
     "export",
     "train",
+    "runs",
     "eval",
     "predict",
     "decode",

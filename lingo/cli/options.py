@@ -22,6 +22,8 @@ class TrainOptions:
         "Resume from a checkpoint of another configuration, other data or other code.",
         default=False,
     )
+    note: str | None = option("A line about the run, shown by `lingo runs`.")
+    tag: Sequence[str] = option("A word by which `lingo runs` finds the run.", default=())
     audit: bool = option("Write loss and examples of every step into audit.jsonl.", default=False)
 
 

@@ -74,7 +74,7 @@ def trial_table(results: Sequence[Result], metric: Metric) -> list[str]:
     for result in results:
         cells = [f"{result.trial.number:03d}", _number(result.value), _number(result.step)]
         rows.append([*cells, *(result.trial.point[target] for target in targets), result.state])
-    return _align(rows)
+    return align(rows)
 
 
 def seed_table(results: Sequence[Result], metric: Metric) -> list[str]:
@@ -101,7 +101,7 @@ def seed_table(results: Sequence[Result], metric: Metric) -> list[str]:
         rows.append((mean, [*values, *map(_number, numbers), count]))
     rows.sort(key=lambda row: metric.rank(row[0]))
     titles = [*_titles(targets), f"mean {metric.name}", "std", "min", "max", "finite"]
-    return _align([titles, *(cells for _, cells in rows)])
+    return align([titles, *(cells for _, cells in rows)])
 
 
 def _titles(targets: Sequence[str]) -> list[str]:
@@ -116,7 +116,8 @@ def _number(value: float | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns a line per row, with the cells of each column at the same place."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -27,6 +27,8 @@ class Request(NamedTuple):
     flags: str  # the text of flags.txt
     origin: Origin = Origin()  # where the parameters came from
     profile_steps: range = NO_STEPS  # range(10, 15): begins after 10 steps, ends after 15
+    note: str | None = None  # a line about the run; None: a resumed run keeps its own
+    tags: Sequence[str] = ()  # words about the run; (): a resumed run keeps its own
     audit: bool = False  # whether to write audit.jsonl; an existing file is always continued
     allow_change: bool = False  # whether to resume although configuration or code has changed
     source: Mapping[str, SourceFile] = MappingProxyType({})  # the user's own files by name

@@ -42,6 +42,7 @@ from lingo.trainer.changes import (
     numeric_changes,
 )
 from lingo.trainer.directory import environment
+from lingo.trainer.directory.notes import NOTES, updated_notes
 from lingo.trainer.directory.run_directory import (
     CONFIG,
     ENVIRONMENT,
@@ -249,12 +250,15 @@ def write_texts(run: Run, start: Start) -> None:
         ENVIRONMENT: json.dumps(start.environment, indent=1) + "\n",
         "weights.txt": weight_table.render(run.experiment.task),
     }
+    if run.request.note is not None or run.request.tags:
+        old = run.directory.read(NOTES)
+        texts[NOTES] = updated_notes(old, run.request.note, run.request.tags).text
     if start.program_text:
         texts["program.txt"] = start.program_text
     if start.warm is not None:
         texts["warm_start.txt"] = start.warm.table()
     same = environment.is_same(run.directory.read(ENVIRONMENT) or "", start.environment)
-    run.directory.write(texts, source=run.request.source, replaced={ENVIRONMENT} if same else ())
+    run.directory.write(texts, source=run.request.source, replaced={NOTES, *[ENVIRONMENT] * same})
 
 
 def print_start(run: Run, start: Start) -> None:

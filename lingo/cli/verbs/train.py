@@ -114,10 +114,12 @@ def read_request(options: Options) -> Request:
         config,
         _flags(options, resolved, places, config) if options.logdir or options.run else "",
         resolved.origin,
-        NO_STEPS if options.profile_steps is None else _steps(options.profile_steps),
-        options.audit,
-        options.allow_change,
-        find_user_files(resolved.params, resolved.origin.file),
+        profile_steps=NO_STEPS if options.profile_steps is None else _steps(options.profile_steps),
+        note=options.note,
+        tags=options.tag,
+        audit=options.audit,
+        allow_change=options.allow_change,
+        source=find_user_files(resolved.params, resolved.origin.file),
     )
 
 

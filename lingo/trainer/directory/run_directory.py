@@ -1,6 +1,7 @@
 """The directory of a run: configuration, reports, status and checkpoints.
 
     config.json, config.txt, flags.txt, environment.json, weights.txt    texts, written at the start
+    notes.json          the user's note and tags
     source/             the user's own files of Python that the experiment uses
     metrics.jsonl       one flat object per report: TensorBoard tags, `step` and `time`
     vectors.jsonl       one object per report with vectors: layers' statistics to plot over time

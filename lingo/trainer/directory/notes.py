@@ -1,0 +1,48 @@
+"""The note and the tags of a run, which its user gives: notes.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lingo.config.params import ParamError
+
+NOTES = "notes.json"
+MAX_CHARACTERS = 1000
+
+
+class Notes(NamedTuple):
+    """What a user wrote about a run."""
+
+    note: str = ""  # one line
+    tags: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text of notes.json."""
+        return json.dumps({"note": self.note, "tags": self.tags}, ensure_ascii=False) + "\n"
+
+
+def updated_notes(old: str | None, note: str | None, tags: Sequence[str]) -> Notes:
+    """Returns a run's notes after a start with --note and --tag: what is not given stays.
+
+    `old` is the text of notes.json, or None. Raises ParamError for a note of several lines, or a
+    tag with a comma or a space.
+    """
+    kept = read_notes(old)
+    if note is not None and (not note.isprintable() or len(note) > MAX_CHARACTERS):
+        raise ParamError(f"note={note!r:.60}: a note is one line of at most 1,000 characters")
+    for tag in tags:
+        if not tag.isprintable() or not tag or any(c in ", " for c in tag):
+            raise ParamError(f"tag={tag!r:.60}: a tag is one word without commas")
+    return Notes(kept.note if note is None else note, tuple(dict.fromkeys(tags)) or kept.tags)
+
+
+def read_notes(text: str | None) -> Notes:
+    """Returns the notes in the text of notes.json; no notes if it is missing or not readable."""
+    try:
+        read = json.loads(text or "{}")
+        return Notes(str(read.get("note", "")), tuple(map(str, read.get("tags", ()))))
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return Notes()
