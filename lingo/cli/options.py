@@ -22,7 +22,7 @@ class TrainOptions:
         "Resume from a checkpoint of another configuration, other data or other code.",
         default=False,
     )
-    note: str | None = option("A line about the run, shown by `lingo runs`.")
+    note: str | None = option("A line about the run, shown by `lingo runs`.", default=None)
     tag: Sequence[str] = option("A word by which `lingo runs` finds the run.", default=())
     audit: bool = option("Write loss and examples of every step into audit.jsonl.", default=False)
 
