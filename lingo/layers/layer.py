@@ -35,6 +35,7 @@ from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs, accept
 from lingo.layers.product import Product
 from lingo.layers.recomputed_step import recompute_step
 from lingo.layers.residual import Residual, ResidualCall
+from lingo.layers.results import check_result, explain
 from lingo.layers.tree import LayerTree, ParamSpec
 from lingo.ops import random
 
@@ -390,14 +391,21 @@ def _with_name_scope(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def call_in_scope(self: Layer, *args: Any, **kwargs: Any) -> Any:
-        context.observe(self, args, kwargs)
+        current = context.observe(self, args, kwargs)
+        is_outermost = type(self).__call__ is call_in_scope  # not `super().__call__`
         try:
             if not self._scope:  # a root, or a layer that shares its path with its wrapper
-                return call(self, *args, **kwargs)
-            with tf.name_scope(self._scope):
-                return call(self, *args, **kwargs)
+                result = call(self, *args, **kwargs)
+            else:
+                with tf.name_scope(self._scope):
+                    result = call(self, *args, **kwargs)
         except Exception as error:
             note_place(error, vars(self.p)["_path"])
+            if (explained := explain(error, self, current)) is not error:
+                raise explained from error
             raise
+        if is_outermost:
+            check_result(self, args, result, current)
+        return result
 
     return call_in_scope
