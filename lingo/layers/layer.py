@@ -41,6 +41,10 @@ from lingo.ops import random
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
+_SETUP = "`setup(self)` declares weights and builds children, and reads parameters as `self.p.dim`"
+_CALL = "`__call__(self, x)` computes the layer"
+_OTHER_NAMES = {"build": _SETUP, "call": _CALL, "forward": _CALL}
+
 
 class Layer(LayerTree, Configurable, interface=True):
     """Base class of layers: a computation with weights, which `setup` declares."""
@@ -61,9 +65,11 @@ class Layer(LayerTree, Configurable, interface=True):
     Layers inside have their own `products`."""
 
     _fits_parent: ClassVar[bool] = True
+    _never_called: ClassVar[dict[str, str]] = _OTHER_NAMES  # a name in another library -> lingo's
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        _refuse_other_names(cls)
         own = _own_attributes(cls)
         if "step" in own:
             cls.step = accept_inputs(own["step"])
@@ -371,6 +377,18 @@ class Layer(LayerTree, Configurable, interface=True):
         if kind != "weights" or call.rules is None:
             return value
         return call.rules.weight(value, call.mapped_axes + spec.axes)
+
+
+def _refuse_other_names(cls: type[Layer]) -> None:
+    """Raises TypeError if a class defines a method by its name in Keras or PyTorch.
+
+    A method that another one of the same class or of a base may call is no mistake: the class has
+    lingo's method, too, or a base has a method of the same name.
+    """
+    for name, meant in cls._never_called.items():
+        is_new = name in vars(cls) and not any(hasattr(base, name) for base in cls.__bases__)
+        if is_new and meant[1:].partition("(")[0] not in vars(cls):
+            raise TypeError(f"{cls.__name__}.{name} would never be called. Rename it: {meant}.")
 
 
 def _own_attributes(cls: type[Layer]) -> dict[str, Any]:

@@ -301,7 +301,20 @@ MISTAKES = [
         r" \[8, 3\] for an input of \[4, 3\]\)$",
         "tf.reduce_sum(self.layer",
     ),
-    Mistake("call of Keras", "__call__", "call", "Scale has no `__call__`", "class Scale"),
+    Mistake(
+        "call of Keras",
+        "__call__",
+        "call",
+        r"TypeError: Scale.call would never be called. Rename it: `__call__\(self, x\)` computes",
+        "class Scale",
+    ),
+    Mistake(
+        "build of Keras",
+        "setup(self)",
+        "build(self, input_shape)",
+        r"TypeError: Scale.build would never be called. Rename it: `setup\(self\)` declares",
+        "class Scale",
+    ),
     Mistake("a key", 'batch["x"]', 'batch["images"]', "the batch has no 'images', but .*x"),
     Mistake(
         "a Python if",
