@@ -126,12 +126,23 @@ def get(name: str, *overrides: str) -> Params:
 
     Raises:
         ParamError: for any mistake in the name or an override.
+
+    Warns:
+        UserWarning: for each override whose new class does not take all values that were set.
     """
+    import warnings
+
     from lingo.config import registry
 
     for text in (name, *overrides):
         _check_type("get", "a name and texts such as 'max_steps=100'", text, str)
-    return registry.get(name, overrides).params
+    resolved = registry.get(name, overrides)
+    for result in resolved.override_results:
+        if result.dropped_values:
+            warnings.warn(
+                f"{result.text}: dropped: {'; '.join(result.dropped_values)}", stacklevel=2
+            )
+    return resolved.params
 
 
 def show(params: Params) -> str:

@@ -223,7 +223,9 @@ class _Setter:
         ):
             raise ParamError(f"{cls.__name__}.{hole} does not take {label(selection.cls)}")
         before = {id(n): where for where, n in walk(selection.root) if issubclass(n.cls, cls)}
-        new = selection.wrap(cls, hole) if hole else selection.swap(cls)
+        if not hole:
+            selection.change_class(cls)
+        new = selection.wrap(cls, hole) if hole else selection
         dropped = new.dropped_values
         for node in new:
             for path, value in values.items():

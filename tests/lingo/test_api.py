@@ -60,6 +60,14 @@ if __name__ == "__main__":
 """
 
 
+def test_values_that_a_new_class_does_not_take_are_told():
+    message = (
+        r"FeedForward=Linear.*: dropped: task.model.stack.layer.ffn.hidden_dim = 344: Linear has"
+    )
+    with pytest.warns(UserWarning, match=message):
+        lingo.get("lm.source.tiny", "FeedForward=Linear(output_dim=128)")
+
+
 def test_an_experiment_is_got_by_name_with_overrides() -> None:
     params = lingo.get("lm.source.tiny", "max_steps=3", "exp.num_layers=1")
     assert params.max_steps == 3
