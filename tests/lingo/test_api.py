@@ -180,6 +180,15 @@ def test_a_call_that_is_not_possible_names_the_function() -> None:
         lingo.load()
 
 
+def test_a_hint_names_the_argument_and_not_the_flag(tmp_path: pathlib.Path) -> None:
+    (file := tmp_path / "hinted.py").write_text(SCRIPT)
+    config = serial.dump(registry.get(f"{file}:own").params, serial.Origin(), "")
+    (tmp_path / "config.json").write_text(config)
+    message = re.escape(f"To run it: trust=['{file}']")
+    with pytest.raises(ParamError, match=f"{message}$"):
+        lingo.load(tmp_path)
+
+
 def test_experiments_are_declared_with_two_names_of_lingo() -> None:
     assert lingo.Experiment is contract.Experiment
     assert lingo.experiment is registry.experiment
