@@ -1,4 +1,4 @@
-"""Errors about the results of a user's own layers: they name the layer, its line and the shapes.
+"""Errors about what a user's own layers return: they name the layer, its line and the shapes.
 
 TensorFlow fails where a wrong result is used, which may be far from the layer that returned it. So
 the call context remembers the latest result whose shape differs from its layer's input.
@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lingo.config.base.errors import LingoError, ParamError
 from lingo.config.lazy import tf
 from lingo.config.roots.user_line import definition_line, is_lingos, user_line
+from lingo.ops.losses import explain_float_labels
 
 if TYPE_CHECKING:
     from lingo.layers.context import Call
     from lingo.layers.layer import Layer
 
 _ABOUT_SHAPES = re.compile(r"shape|dimension|\brank\b|\baxes\b|\baxis\b", re.IGNORECASE)
+_FLOAT_LABELS = re.compile(
+    r"Value passed to parameter '(labels|targets)' has DataType (\w*float\w+)"
+)
 _NODE = re.compile(
     r" for '\{\{node .*?\}\} = \w+\[.*?\]\(.*?\)'"
 )  # how TensorFlow names an operation
@@ -61,8 +65,12 @@ def check_result(layer: Layer, inputs: Sequence[Any], result: Any, call: Call | 
 def explain(error: Exception, layer: Layer, call: Call | None) -> Exception:
     """Returns an error about shapes in a layer's call that names the user's layer before it.
 
-    Any other error is returned as it is.
+    For float labels, it returns an error that says what a loss wants. Any other error is returned
+    as it is.
     """
+    if found := _FLOAT_LABELS.match(str(error)):
+        where = ": ".join(filter(None, [user_line(error), _path(layer)]))
+        return ParamError(f"{where}: {explain_float_labels(found[1], found[2])}")
     text = _NODE.sub("", str(error)).partition("\n")[0].partition(". ")[0].rstrip(".")
     if call is None or not call.returned or isinstance(error, LingoError):
         return error

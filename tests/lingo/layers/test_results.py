@@ -100,6 +100,20 @@ def test_if_the_users_code_fails_its_own_line_comes_first() -> None:
         tf.function(lambda: run(params), autograph=False)()
 
 
+class Classify(Layer):
+    """A loss of class numbers."""
+
+    def loss(self, labels: Any) -> Any:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.zeros([2, 3]))
+
+
+def test_float_labels_are_told_with_the_line_of_the_loss() -> None:
+    labels, layer = tf.zeros([2], tf.float64), Classify.params().build()
+    message = r"^.*test_results\.py:\d+: Classify: labels are float64, but .*\.astype\(np\.int32\)"
+    with pytest.raises(ParamError, match=message):
+        tf.function(lambda: context.apply(layer, {}, labels, method="loss"), autograph=False)()
+
+
 def test_results_of_a_right_shape_change_no_error() -> None:
     assert run(Doubles.params(dim=8)).shape == [2, 4, 8]
     with pytest.raises(ValueError, match="Dimensions must be equal") as caught:
