@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lingo.cli import options as _options
 from lingo.config.options import documents as _documents
+from lingo.config.options import shorten_errors as _shorten_errors
 from lingo.config.options import takes as _takes
 from lingo.config.roots import mount as _mount
 
@@ -86,13 +87,14 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> Sequence[str]:
-    private = {"_documents", "_mount", "_options", "_takes"}
+    private = {"_documents", "_mount", "_options", "_shorten_errors", "_takes"}
     return sorted({*globals(), *__all__} - private)
 
 
 # ---- reading experiments ---------------------------------------------------------------------
 
 
+@_shorten_errors
 def list(word: str = "") -> Sequence[Entry]:
     """Lists the experiments with a word in their name or summary, sorted by name; "" lists all.
 
@@ -112,10 +114,11 @@ def list(word: str = "") -> Sequence[Entry]:
     _check_type("list", "a word", word, str)
     index = experiment_index.index()
     for problem in index.unreadable:
-        warnings.warn(problem, stacklevel=2)
+        warnings.warn(problem, stacklevel=3)
     return index.search(word)
 
 
+@_shorten_errors
 def get(name: str, *overrides: str) -> Params:
     """Returns the parameters of an experiment.
 
@@ -145,6 +148,7 @@ def get(name: str, *overrides: str) -> Params:
     return resolved.params
 
 
+@_shorten_errors
 def show(params: Params) -> str:
     """Returns the resolved text: one line per parameter, with the value that it has when built.
 
@@ -160,6 +164,7 @@ def show(params: Params) -> str:
     return text.render(text.resolve(params))
 
 
+@_shorten_errors
 def diff(old: Params, new: Params) -> Sequence[Change]:
     """Returns a change for each parameter that differs between two experiments, sorted by `path`.
 
@@ -176,6 +181,7 @@ def diff(old: Params, new: Params) -> Sequence[Change]:
     return text.diff(text.resolve(old), text.resolve(new))
 
 
+@_shorten_errors
 def why(params: Params, path: str) -> Sequence[Chain]:
     """Traces where a parameter's value comes from: default, parent, line of a file, or override.
 
@@ -192,6 +198,7 @@ def why(params: Params, path: str) -> Sequence[Chain]:
     return trace_values(params, path)
 
 
+@_shorten_errors
 @_documents(_options.CheckOptions)
 def check(
     *overrides: str, names: Sequence[str] = (), trace: bool = False, contract: bool = False
@@ -309,6 +316,7 @@ def load(call: _options.LoadCall) -> Trained:
     return Trained(params, directory, step=call.step, quantize=call.quantize)
 
 
+@_shorten_errors
 @_documents(_options.SweepOptions)
 def sweep(
     name: str,

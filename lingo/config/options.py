@@ -173,14 +173,30 @@ def method_takes(
     return decorate
 
 
+def shorten_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorates a function without an option class: in a notebook its errors are short."""
+
+    @functools.wraps(function)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        with _short_errors():
+            return function(*args, **kwargs)
+
+    return call
+
+
 @contextlib.contextmanager
 def _python_call(cls: Any) -> Generator[None]:
     """A call of a Python function with the options of `cls`; in a notebook its errors are short."""
     declared = _metadata(cls).items()
     names = {one.flag or name: name for name, one in declared if isinstance(one, Option)}
+    with _short_errors(), name_arguments(names):
+        yield
+
+
+@contextlib.contextmanager
+def _short_errors() -> Generator[None]:
     try:
-        with name_arguments(names):
-            yield
+        yield
     except Exception as error:
         from lingo.config.short_traceback import shorten_traceback  # imports much
 

@@ -54,12 +54,16 @@ def check_result(layer: Layer, inputs: Sequence[Any], result: Any, call: Call | 
         expected = tuple(own.output_shape(given))
         if not _agree(returned, expected):
             raise ParamError(
-                f"{_where(layer)} returned {_text(returned)} for an input of {_text(given)}, but"
-                f" its output_shape says {_text(expected)}: correct one of them"
+                f"{_where(layer)} returned {_text(result)} for an input of {_text(inputs[0])}, but"
+                f" its output_shape says {_shape_text(expected)}: correct one of them"
             )
-    if call is not None and returned != given:
-        shapes = f"{_text(returned)} for an input of {_text(given)}"
+    if call is None:
+        return
+    if returned != given:
+        shapes = _text(result) + (f" for an input of {_text(inputs[0])}" if inputs else "")
         call.returned[:] = [Returned(layer, shapes)]
+    elif any(one.layer is inner for one in call.returned for inner in layer.tree()):
+        call.returned.clear()  # the layer has used that result
 
 
 def explain(error: Exception, layer: Layer, call: Call | None) -> Exception:
@@ -123,7 +127,14 @@ def _agree(returned: Sequence[Any] | None, expected: Sequence[Any]) -> bool:
     return len(returned) == len(expected) and all(same)
 
 
-def _text(shape: Sequence[Any] | None) -> str:
-    if shape is None:
-        return "several tensors, or none of a known shape"
+def _text(value: Any) -> str:
+    """Returns the shape of a tensor, the shapes of several, or the type of another value."""
+    if isinstance(value, (list, tuple)):
+        parts: Sequence[Any] = value
+        return f"({', '.join(map(_text, parts))})"
+    shape = _shape(value)
+    return type(value).__name__ if shape is None else _shape_text(shape)
+
+
+def _shape_text(shape: Sequence[Any]) -> str:
     return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"

@@ -22,9 +22,10 @@ CELLS = [
     "import lingo\nfrom lingo.layers import Layer",
     "class Mine(Layer):\n    def setup(self):\n        return int('no number')",
     "cfg = lingo.get('lm.source.tiny')\ncfg.task.model.stack.layer.ffn = Mine.params()",
-    "lingo.train(cfg, 'run')",
+    "lingo.show(cfg)",
     "%tb",
     "lingo.load(3)",
+    "lingo.get('no.such.name')",
 ]
 
 
@@ -39,11 +40,11 @@ def test_a_notebook_shows_the_users_lines_and_all_on_request(tmp_path: Path) -> 
         text=True,
         check=True,
     )
-    *quiet, short, whole, load, _ = done.stdout.split("=====\n")
+    *quiet, short, whole, load, get, _ = done.stdout.split("=====\n")
     assert quiet == ["", "", ""]
     frames = re.findall(r"^(?:Cell|File) .*?, (?:line|in) (.*)", short, re.MULTILINE)
-    assert frames == ["1", "Mine.setup(self)"]
-    assert "---> 1 lingo.train(cfg, 'run')" in short
+    assert frames == ["1", "3, in Mine.setup(self)"]
+    assert "---> 1 lingo.show(cfg)" in short
     assert "    return int('no number')" in short
     *_, message, rest = short.rstrip().splitlines()
     assert re.match(r"ValueError: .*ffn: invalid literal for int\(\) with .*'no number'$", message)
@@ -51,7 +52,8 @@ def test_a_notebook_shows_the_users_lines_and_all_on_request(tmp_path: Path) -> 
     assert len(whole.splitlines()) > 2 * len(short.splitlines())
     assert "lingo/config/node/build.py" in whole
     assert "lingo.load takes the directory of a run, got 3 (int)" in load
-    assert "lingo/config" not in load
+    assert "There is no experiment 'no.such.name'" in get
+    assert "lingo/config" not in load + get
 
 
 def test_outside_a_notebook_an_error_stays_as_it_is() -> None:

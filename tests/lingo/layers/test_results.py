@@ -36,6 +36,13 @@ class Says(Cut):
         return shape
 
 
+class Splits(Layer):
+    """Returns two tensors."""
+
+    def __call__(self, x: Any) -> Any:
+        return x, x[0]
+
+
 class Forgets(Layer):
     """Has no `return`."""
 
@@ -85,6 +92,11 @@ def line_of(cls: type[Layer]) -> str:
             r"layers\[0\]: Cut.__call__ returned \[2, 4, 3\] for an input of \[2, 4, 8\], which"
             r" RmsNorm at layers\[1\] does not take: .*\[2,4,3\]",
         ),
+        (
+            Chain.params(layers=[Splits.params(), RmsNorm.params(dim=8)]),
+            Splits,
+            r"layers\[0\]: Splits.__call__ returned \(\[2, 4, 8\], \[4, 8\]\) for an input of \[2",
+        ),
     ],
 )
 def test_a_wrong_result_is_told_with_line_and_shapes(params: Any, cls: Any, message: str) -> None:
@@ -119,6 +131,25 @@ def test_results_of_a_right_shape_change_no_error() -> None:
     with pytest.raises(ValueError, match="Dimensions must be equal") as caught:
         tf.function(lambda: run(RmsNorm.params(dim=3)), autograph=False)()
     assert not isinstance(caught.value, ParamError)
+
+
+class Hides(Layer):
+    """Uses a result of another shape itself."""
+
+    inner: Layer = Cut
+
+    def setup(self) -> None:
+        self.inner = self.p.inner.build()
+
+    def __call__(self, x: Any) -> Any:
+        return x + tf.reduce_sum(self.inner(x))
+
+
+def test_a_result_that_the_layer_around_it_uses_is_not_blamed() -> None:
+    params = Chain.params(layers=[Hides.params(), RmsNorm.params(dim=3)])
+    with pytest.raises(ValueError, match="Dimensions must be equal") as caught:
+        tf.function(lambda: run(params), autograph=False)()
+    assert "Cut" not in str(caught.value)
 
 
 def test_a_size_that_is_unknown_may_be_any() -> None:
