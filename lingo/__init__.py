@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lingo.cli import options as _options
 from lingo.config.options import documents as _documents
+from lingo.config.options import shorten_errors as _shorten_errors
 from lingo.config.options import takes as _takes
 from lingo.config.roots import mount as _mount
 
@@ -86,13 +87,14 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> Sequence[str]:
-    private = {"_documents", "_mount", "_options", "_takes"}
+    private = {"_documents", "_mount", "_options", "_shorten_errors", "_takes"}
     return sorted({*globals(), *__all__} - private)
 
 
 # ---- reading experiments ---------------------------------------------------------------------
 
 
+@_shorten_errors
 def list(word: str = "") -> Sequence[Entry]:
     """Lists the experiments with a word in their name or summary, sorted by name; "" lists all.
 
@@ -112,10 +114,11 @@ def list(word: str = "") -> Sequence[Entry]:
     _check_type("list", "a word", word, str)
     index = experiment_index.index()
     for problem in index.unreadable:
-        warnings.warn(problem, stacklevel=2)
+        warnings.warn(problem, stacklevel=3)
     return index.search(word)
 
 
+@_shorten_errors
 def get(name: str, *overrides: str) -> Params:
     """Returns the parameters of an experiment.
 
@@ -126,14 +129,26 @@ def get(name: str, *overrides: str) -> Params:
 
     Raises:
         ParamError: for any mistake in the name or an override.
+
+    Warns:
+        UserWarning: for each override whose new class does not take all values that were set.
     """
+    import warnings
+
     from lingo.config import registry
 
     for text in (name, *overrides):
         _check_type("get", "a name and texts such as 'max_steps=100'", text, str)
-    return registry.get(name, overrides).params
+    resolved = registry.get(name, overrides)
+    for result in resolved.override_results:
+        if result.dropped_values:
+            warnings.warn(
+                f"{result.text}: dropped: {'; '.join(result.dropped_values)}", stacklevel=2
+            )
+    return resolved.params
 
 
+@_shorten_errors
 def show(params: Params) -> str:
     """Returns the resolved text: one line per parameter, with the value that it has when built.
 
@@ -149,6 +164,7 @@ def show(params: Params) -> str:
     return text.render(text.resolve(params))
 
 
+@_shorten_errors
 def diff(old: Params, new: Params) -> Sequence[Change]:
     """Returns a change for each parameter that differs between two experiments, sorted by `path`.
 
@@ -165,6 +181,7 @@ def diff(old: Params, new: Params) -> Sequence[Change]:
     return text.diff(text.resolve(old), text.resolve(new))
 
 
+@_shorten_errors
 def why(params: Params, path: str) -> Sequence[Chain]:
     """Traces where a parameter's value comes from: default, parent, line of a file, or override.
 
@@ -181,6 +198,7 @@ def why(params: Params, path: str) -> Sequence[Chain]:
     return trace_values(params, path)
 
 
+@_shorten_errors
 @_documents(_options.CheckOptions)
 def check(
     *overrides: str, names: Sequence[str] = (), trace: bool = False, contract: bool = False
@@ -300,6 +318,7 @@ def load(call: _options.LoadCall) -> Trained:
     return Trained(params, directory, step=call.step, quantize=call.quantize)
 
 
+@_shorten_errors
 @_documents(_options.SweepOptions)
 def sweep(
     name: str,

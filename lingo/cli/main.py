@@ -12,7 +12,6 @@ import errno
 import importlib
 import itertools
 import os
-import re
 import signal
 import sys
 import traceback
@@ -63,9 +62,6 @@ NO_ROOM = 10
 
 _PLACE = "lingo.cli.verbs"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-_REWRITTEN = "in user code:"
-_QUOTED_ERROR = re.compile(r"^ +(\w+(?:Error|Exception)\b.*)", re.MULTILINE)
 
 _HELP_FLAGS = {"h", "help", "helpshort", "helpfull"}
 _HELP = {f"{dashes}{flag}" for flag in _HELP_FLAGS for dashes in ("-", "--")} | {"help"}
@@ -190,10 +186,11 @@ def _overview() -> str:
 
 
 def _report_error(error: BaseException, name: str) -> int:
-    from lingo.config.roots.user_line import error_prefix  # slow
+    from lingo.config.roots.user_line import error_prefix, first_line  # slow
 
     by = error_prefix(error)
-    text, code = _describe(error, is_users=bool(by))
+    line = _cut(first_line(error), MAX_UNEXPECTED_CHARACTERS)
+    text, code = _describe(error, line, is_users=bool(by))
     where = f"lingo {name}".rstrip()
     with contextlib.suppress(OSError):  # the exit code remains
         lines = [_cut(escape_controls(line)) for line in f"{where}: {by}{text}".splitlines()]
@@ -201,8 +198,11 @@ def _report_error(error: BaseException, name: str) -> int:
     return code
 
 
-def _describe(error: BaseException, *, is_users: bool) -> tuple[str, int]:
-    """Returns an error's text and exit code; `is_users` says that a user's code raised it."""
+def _describe(error: BaseException, line: str, *, is_users: bool) -> tuple[str, int]:
+    """Returns an error's text and exit code.
+
+    `line` is its type and first line; `is_users` says that a user's code raised it.
+    """
     if isinstance(error, LingoError):
         text = str(error)
         lines = text.splitlines()
@@ -220,17 +220,7 @@ def _describe(error: BaseException, *, is_users: bool) -> tuple[str, int]:
         detail = f": {error}" if str(error) else ""
         return f"out of memory{detail} (--traceback shows where)", UNEXPECTED
     by_lingo = "" if is_users else "unexpected "
-    return f"{by_lingo}{_first_line(error)} (--traceback shows where)", UNEXPECTED
-
-
-def _first_line(error: BaseException) -> str:
-    """Returns the type and the first line of an error, shortened."""
-    text = str(error)
-    if text.startswith(_REWRITTEN):  # AutoGraph quotes lines of code before the error
-        text = next((m[1] for m in _QUOTED_ERROR.finditer(text)), text)
-        return _cut(text, MAX_UNEXPECTED_CHARACTERS)
-    kind = f"{type(error).__name__}: {text}".rstrip(": ").splitlines()[0]
-    return _cut(kind, MAX_UNEXPECTED_CHARACTERS)
+    return f"{by_lingo}{line} (--traceback shows where)", UNEXPECTED
 
 
 def _cut(line: str, limit: int = MAX_LINE_CHARACTERS) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import os
 import re
 import sys
 from collections import defaultdict
@@ -76,42 +77,41 @@ class Classes:
     ) -> type[Configurable]:
         """Imports and returns a class by its name, to choose it in an override or a template.
 
-        `name` is `Class`, `module:Class`, or `file.py:Class` for the experiment's own file. `fits`
-        returns whether a class is allowed, to choose among classes of the same name. A file in
-        `params` of the working directory is imported only for a class that no other file has.
+        `name` is `Class`, `module:Class` or `file.py:Class`. The file is the experiment's own, by
+        its name, or any file, by its path, which is then imported as the file of an experiment is.
+        `fits` returns whether a class is allowed, to choose among classes of the same name. A file
+        in `params` of the working directory is imported only for a class that no other file has.
         Raises UnknownClass if no class has the name, ParamError if several fit.
         """
         module, _, name = name.rpartition(":")
-        found = {
-            cls
-            for cls in self._candidates(module, name)
-            if not module or module in (cls.__module__, label(cls).partition(":")[0])
-        }
+        found = {cls for cls in self._candidates(module, name) if is_named(cls, module)}
         if not found and (cls := self._find_local(module, name)) is not None:
             return cls
         if len(found) > 1 and fits is not None:
             found = {c for c in found if fits(c)} or {min(found, key=label)}  # to be refused
         if len(found) == 1:
             return found.pop()
+        if found and module.endswith(".py"):
+            raise _several(name, [str(roots_.source_file(cls)) for cls in found])
         if found:
             raise _several(name, [cls.__module__ for cls in found])
-        where = f" in {module}" if module else ""
-        raise UnknownClass(
-            f"There is no class {name!r} to configure{where}.{suggest(name, self.names())}"
-        )
+        where = f" in {module}{self._missing(module)}" if module else ""
+        known = roots_.class_names(Path(module)) if _is_file(module) else self.names()
+        raise UnknownClass(f"There is no class {name!r} to configure{where}.{suggest(name, known)}")
 
     def find_function(self, name: str) -> FunctionType:
-        """Returns the function named `function` or `file.py:function` in the experiment's files.
+        """Returns the function named `function` or `file.py:function`.
 
-        Raises ParamError unless exactly one function has that name.
+        The file is the experiment's own, by its name, or any file, by its path. Raises ParamError
+        unless exactly one function has that name.
         """
         module, _, name = name.rpartition(":")
-        own = {n: f for m in self.modules for n, f in _own_functions(m).items()}
+        modules = [*self.modules, *self._import_named(module, name, roots_.defines_function)]
+        own = {n: f for m in modules for n, f in _own_functions(m).items()}
         found = {
             function
-            for candidate in self.modules
-            if (function := _own_functions(candidate).get(name))
-            and module in ("", candidate.__name__, label(function).partition(":")[0])
+            for candidate in modules
+            if (function := _own_functions(candidate).get(name)) and is_named(function, module)
         }
         if len(found) == 1:
             return found.pop()
@@ -119,7 +119,7 @@ class Classes:
             forms = " or ".join(sorted(map(label, found)))
             raise ParamError(f"{name} is the name of {len(found)} functions: write {forms}")
         files = ", ".join(sorted({str(m.__file__) for m in self.modules})) or "a file of your own"
-        where = module or files
+        where = f"{module}{self._missing(module)}" or files
         raise ParamError(f"There is no function {name!r} in {where}.{suggest(name, own)}")
 
     def names(self) -> list[str]:
@@ -143,13 +143,26 @@ class Classes:
 
         If a module is given, no other module is imported.
         """
-        modules = list(self.modules)
+        modules = [*self.modules, *self._import_named(module, name, roots_.defines_class)]
         for place in self._places(module, name):
             if not self._is_local(place) and roots_.defines_class(place.file, name):
                 modules.append(importing.import_module(place.module, place.file, self.roots))
         for found in modules:
             if name in (own := _own_classes(found)):
                 yield own[name]
+
+    def _import_named(
+        self, module: str, name: str, defines: Callable[[Path, str], bool]
+    ) -> list[ModuleType]:
+        """Returns [the module of the file with the path `module`] if it defines `name`, else []."""
+        is_there = _is_file(module) and defines(Path(module), name)
+        return [importing.import_file(Path(module), self.roots)] if is_there else []
+
+    def _missing(self, module: str) -> str:
+        """Returns ", which is not there" if `module` is neither a file nor the experiment's."""
+        own = [os.path.basename(str(m.__file__)) for m in self.modules]
+        is_missing = module.endswith(".py") and not _is_file(module) and module not in own
+        return ", which is not there" if is_missing else ""
 
     def _find_local(self, module: str, name: str) -> type[Configurable] | None:
         """Imports the class with a name from `params` of the working directory; None: not there.
@@ -179,6 +192,17 @@ class Classes:
 
     def _is_local(self, place: ClassFile) -> bool:
         return self.roots.local is not None and place.file.is_relative_to(self.roots.local)
+
+
+def is_named(named: type | FunctionType, module: str) -> bool:
+    """Returns whether a class or function is in `module`: "", a module, a file's name or path."""
+    if module in ("", named.__module__, label(named).partition(":")[0]):
+        return True
+    return _is_file(module) and roots_.source_file(named) == Path(module).resolve()
+
+
+def _is_file(module: str) -> bool:
+    return module.endswith(".py") and os.path.isfile(module)
 
 
 def _several(name: str, modules: Iterable[str]) -> ParamError:

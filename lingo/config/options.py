@@ -18,14 +18,17 @@ the function `train(logdir, *, audit=False)` from it, whose docstring has the he
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import textwrap
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, dataclass_transform
+
+from lingo.config.base.hints import name_arguments
 
 Parameters = ParamSpec("Parameters")
 Owner = TypeVar("Owner")
@@ -142,7 +145,8 @@ def takes(
 
     def decorate(function: Callable[[Call], Result]) -> Callable[Parameters, Result]:
         def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            return function(cls(*args, **kwargs))
+            with _python_call(cls):
+                return function(cls(*args, **kwargs))
 
         return _present(call, function, cls)
 
@@ -161,11 +165,43 @@ def method_takes(
         function: Callable[[Owner, Call], Result],
     ) -> Callable[Concatenate[Owner, Parameters], Result]:
         def call(self: Owner, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            return function(self, cls(*args, **kwargs))
+            with _python_call(cls):
+                return function(self, cls(*args, **kwargs))
 
         return _present(call, function, cls)
 
     return decorate
+
+
+def shorten_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorates a function without an option class: in a notebook its errors are short."""
+
+    @functools.wraps(function)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        with _short_errors():
+            return function(*args, **kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def _python_call(cls: Any) -> Generator[None]:
+    """A call of a Python function with the options of `cls`; in a notebook its errors are short."""
+    declared = _metadata(cls).items()
+    names = {one.flag or name: name for name, one in declared if isinstance(one, Option)}
+    with _short_errors(), name_arguments(names):
+        yield
+
+
+@contextlib.contextmanager
+def _short_errors() -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        from lingo.config.short_traceback import shorten_traceback  # imports much
+
+        shorten_traceback(error)
+        raise
 
 
 def documents(cls: type) -> Callable[[Value], Value]:

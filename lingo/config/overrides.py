@@ -5,8 +5,9 @@
     Class=Other(f=v)        swaps the class, keeping set values that still apply
     Class=Other(f=_, ...)   wraps Params in other Params, in the field whose value is `_`
 
-Overrides are applied in order, so each sees the effect of the earlier ones. The type of a field
-decides how its value's text is read (see `override_reader`).
+A class may be `path/to/file.py:Class`, in any file. Overrides are applied in order, so each sees
+the effect of the earlier ones. The type of a field decides how its value's text is read (see
+`override_reader`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 from lingo.config import override_reader
 from lingo.config.base import types
 from lingo.config.base.errors import UnknownClass, Unreadable
-from lingo.config.classes import Classes, own_modules
+from lingo.config.classes import Classes, is_named, own_modules
 from lingo.config.node.fiddle_api import Location, record_location
 from lingo.config.node.label import label, value_text
 from lingo.config.node.selection import Selection
@@ -139,11 +140,7 @@ def _select(root: Params, name: str, classes: Classes, argument: str = "") -> Se
     mro = {cls for node in nodes(root) for cls in node.cls.__mro__}
     known = {c for c in mro if issubclass(c, Configurable) and c is not Configurable}
     module, _, bare = name.rpartition(":")
-    found = [
-        c
-        for c in known
-        if c.__name__ == bare and module in ("", c.__module__, label(c).partition(":")[0])
-    ]
+    found = [c for c in known if c.__name__ == bare and is_named(c, module)]
     if len(found) > 1:
         forms = " or ".join(sorted(f"{c.__module__}:{bare}" for c in found))
         raise ParamError(f"{bare} is the name of {len(found)} classes here: write {forms}")
@@ -226,7 +223,9 @@ class _Setter:
         ):
             raise ParamError(f"{cls.__name__}.{hole} does not take {label(selection.cls)}")
         before = {id(n): where for where, n in walk(selection.root) if issubclass(n.cls, cls)}
-        new = selection.wrap(cls, hole) if hole else selection.swap(cls)
+        if not hole:
+            selection.change_class(cls)
+        new = selection.wrap(cls, hole) if hole else selection
         dropped = new.dropped_values
         for node in new:
             for path, value in values.items():

@@ -89,7 +89,7 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
             " write name, name(argument=value) or file.py:function(argument=value)"
         )
     entry = (
-        _in_file(Path(match["file"]), match["name"])
+        entry_in_file(Path(match["file"]), match["name"])
         if match["file"]
         else index(roots).find(match["name"])
     )
@@ -140,7 +140,7 @@ def find_changes(
     is_known = roots_.module_name(file, roots.trusted_roots()) is not None
     if trust is not None and not (is_known or is_trusted(file, trust)):
         raise ParamError(f"{origin.function} is in {file}, {explain_distrust(file)}")
-    plain = _open_function(_in_file(file, origin.function), roots).call({})
+    plain = _open_function(entry_in_file(file, origin.function), roots).call({})
     lines = text.resolve(params)
     inherited = {line.path for line in lines if line.origin not in ("", text.DEFAULT)}
     changes = text.diff(text.resolve(plain), lines)
@@ -153,7 +153,7 @@ def _open_function(entry: Entry, roots: Roots) -> _Function:
     return _Function(entry, getattr(module, entry.function), Classes(roots, [module]))
 
 
-def _in_file(file: Path, function: str) -> Entry:
+def entry_in_file(file: Path, function: str) -> Entry:
     """Returns the experiment of a function in a file that the user named."""
     if not os.path.isfile(file):
         raise ParamError(f"There is no file {file}")

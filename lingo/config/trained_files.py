@@ -15,13 +15,13 @@ import contextlib
 import errno
 import hashlib
 import os
-import shlex
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from lingo.config.base import regular_file
 from lingo.config.base.errors import ParamError
+from lingo.config.base.hints import hint
 from lingo.config.source_files import SourceFile, find_imports
 
 MAX_FILES = 1000  # number of entries; the least recently trained files beyond it are forgotten
@@ -49,13 +49,13 @@ def is_trusted(file: Path, trust: Iterable[str | os.PathLike[str]], module: str 
 
 def explain_distrust(file: Path, module: str = "") -> str:
     """Returns the end of an error's sentence: why a file is not trusted, and what to do."""
-    hint = f"To run it: --trust={shlex.quote(str(file))}"
+    way = f"To run it: {hint('trust', [str(file)])}"
     if not os.path.exists(file):
-        hint += " It is no longer there: name its new place."
+        way += " It is no longer there: name its new place."
     elif _read(path := Path(os.path.realpath(file))) is not None:
         changed = ", ".join(_changed_files(path, module))
-        return f"which was trained, but has changed since then: {changed}. {hint}"
-    return f"a file outside the trusted places. {hint}"
+        return f"which was trained, but has changed since then: {changed}. {way}"
+    return f"a file outside the trusted places. {way}"
 
 
 def _changed_files(file: Path, module: str) -> list[str]:

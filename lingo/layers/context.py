@@ -19,6 +19,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lingo.layers.results import Returned, explain
 from lingo.ops import random
 
 if TYPE_CHECKING:
@@ -141,6 +142,9 @@ class Call:
     # program paths of weights that a loop over layers gets, but does not use; derived contexts
     # share the set
     unused_weights: set[str] = dataclasses.field(default_factory=set)
+    # the latest result of a user's layer with another shape than its input, for messages; derived
+    # contexts share the list
+    returned: list[Returned] = dataclasses.field(default_factory=list)
     # called with the layer and the arguments of every layer's call, before the call is computed
     observer: Callable[[Layer, tuple[Any, ...], Mapping[str, Any]], None] | None = None
     # program path of a product -> function from its factors by name to the factors to multiply
@@ -184,11 +188,15 @@ def current() -> Call:
     return call
 
 
-def observe(layer: Layer, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-    """Reports a layer's call to the observer of the current context, if it has one."""
+def observe(layer: Layer, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Call | None:
+    """Reports a layer's call to the observer of the current context, if it has one.
+
+    Returns the context; None: there is none.
+    """
     call = _call.get()
     if call is not None and call.observer is not None:
         call.observer(layer, args, keywords)
+    return call
 
 
 @contextlib.contextmanager
@@ -215,7 +223,12 @@ def apply(
     has values for further fields of `Call`. `method` is the layer's method to call.
     """
     with enter_call(Call(weights=weights, **(call or {}))) as context:
-        return getattr(layer, method)(*args, **kwargs), context.sides
+        try:
+            return getattr(layer, method)(*args, **kwargs), context.sides
+        except Exception as error:
+            if (explained := explain(error, layer, context)) is not error:
+                raise explained from error
+            raise
 
 
 def annotate(x: tf.Tensor, *axes: str | None) -> tf.Tensor:

@@ -35,10 +35,15 @@ from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs, accept
 from lingo.layers.product import Product
 from lingo.layers.recomputed_step import recompute_step
 from lingo.layers.residual import Residual, ResidualCall
+from lingo.layers.results import check_result, explain
 from lingo.layers.tree import LayerTree, ParamSpec
 from lingo.ops import random
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+
+_SETUP = "`setup(self)` declares weights and builds children, and reads parameters as `self.p.dim`"
+_CALL = "`__call__(self, x)` computes the layer"
+_OTHER_NAMES = {"build": _SETUP, "call": _CALL, "forward": _CALL}
 
 
 class Layer(LayerTree, Configurable, interface=True):
@@ -60,9 +65,11 @@ class Layer(LayerTree, Configurable, interface=True):
     Layers inside have their own `products`."""
 
     _fits_parent: ClassVar[bool] = True
+    _never_called: ClassVar[dict[str, str]] = _OTHER_NAMES  # a name in another library -> lingo's
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        _refuse_other_names(cls)
         own = _own_attributes(cls)
         if "step" in own:
             cls.step = accept_inputs(own["step"])
@@ -372,6 +379,18 @@ class Layer(LayerTree, Configurable, interface=True):
         return call.rules.weight(value, call.mapped_axes + spec.axes)
 
 
+def _refuse_other_names(cls: type[Layer]) -> None:
+    """Raises TypeError if a class defines a method by its name in Keras or PyTorch.
+
+    A method that another one of the same class or of a base may call is no mistake: the class has
+    lingo's method, too, or a base has a method of the same name.
+    """
+    for name, meant in cls._never_called.items():
+        is_new = name in vars(cls) and not any(hasattr(base, name) for base in cls.__bases__)
+        if is_new and meant[1:].partition("(")[0] not in vars(cls):
+            raise TypeError(f"{cls.__name__}.{name} would never be called. Rename it: {meant}.")
+
+
 def _own_attributes(cls: type[Layer]) -> dict[str, Any]:
     """Returns name -> value of the attributes that a class, or a non-layer mixin, redefines.
 
@@ -390,14 +409,21 @@ def _with_name_scope(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def call_in_scope(self: Layer, *args: Any, **kwargs: Any) -> Any:
-        context.observe(self, args, kwargs)
+        current = context.observe(self, args, kwargs)
+        is_outermost = type(self).__call__ is call_in_scope  # not `super().__call__`
         try:
             if not self._scope:  # a root, or a layer that shares its path with its wrapper
-                return call(self, *args, **kwargs)
-            with tf.name_scope(self._scope):
-                return call(self, *args, **kwargs)
+                result = call(self, *args, **kwargs)
+            else:
+                with tf.name_scope(self._scope):
+                    result = call(self, *args, **kwargs)
         except Exception as error:
             note_place(error, vars(self.p)["_path"])
+            if (explained := explain(error, self, current)) is not error:
+                raise explained from error
             raise
+        if is_outermost:
+            check_result(self, args, result, current)
+        return result
 
     return call_in_scope

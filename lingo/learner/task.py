@@ -11,7 +11,7 @@ Axes: B examples.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -60,6 +60,9 @@ class Task(Layer, interface=True):
     `predict` for use after training, `summaries` to show examples in TensorBoard, and, if they
     continue texts, `decode` and `check_positions`.
     """
+
+    # `call` and `forward` may be methods that `loss` calls
+    _never_called: ClassVar[dict[str, str]] = {"build": Layer._never_called["build"]}
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
         """Raises ParamError if an input with these `Input.offers` does not suit the task."""

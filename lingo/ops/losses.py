@@ -12,6 +12,14 @@ from lingo.config.lazy import tf
 _GATHER_LIMIT = 2**31  # elements: the gradient of tf.gather counts them in int32
 
 
+def explain_float_labels(name: str, dtype: str) -> str:
+    """Returns the message for labels of a float `dtype` where class numbers are wanted."""
+    return (
+        f"{name} are {dtype}, but class numbers are integers: let the input give"
+        f" {name}.astype(np.int32)"
+    )
+
+
 class TokenLosses(NamedTuple):
     """Loss terms of each prediction.
 

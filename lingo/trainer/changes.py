@@ -15,11 +15,10 @@ from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.config import serial, source_record, text
 from lingo.config.base.errors import LingoError
+from lingo.config.base.hints import hint
 from lingo.config.params import ParamError
 from lingo.config.source_files import SourceFile
 from lingo.trainer.directory.run_directory import CONFIG, METRICS, RESOLVED, SOURCE, RunDirectory
-
-_CHANGE = "Train in another directory, or pass --allow_change to go on from its checkpoint."
 
 
 class ChangedConfiguration(LingoError):
@@ -81,7 +80,7 @@ def check_changes(
         listed = "\n  ".join(refused)
         raise ChangedConfiguration(
             f"{run.path} was begun with another configuration (was -> is now):\n  {listed}\n"
-            f"{_CHANGE}\nWith the old values: lingo train --run={shlex.quote(str(run.path))}"
+            f"{_ways_on()}\nWith the old values: lingo train --run={shlex.quote(str(run.path))}"
         )
     return changes
 
@@ -109,11 +108,17 @@ def check_source(
     changed = source_record.changed_names(before, source)
     if found is not None and changed and not allow_change:
         files = ", ".join(f"{source[new].path} (was: {SOURCE}/{old})" for old, new in changed)
-        raise ChangedConfiguration(f"{run.path} was begun with other code: {files}\n{_CHANGE}")
+        raise ChangedConfiguration(f"{run.path} was begun with other code: {files}\n{_ways_on()}")
     return [
         text.Change(f"{SOURCE}/{new}", before[old].sha256[:12], source[new].sha256[:12])
         for old, new in changed
     ]
+
+
+def _ways_on() -> str:
+    return (
+        f"Train in another directory, or pass {hint('allow_change')} to go on from its checkpoint."
+    )
 
 
 def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) -> None:
@@ -122,7 +127,7 @@ def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) ->
     if before is None or before == json.loads(json.dumps(data)):
         return
     listed = "\n  ".join(map(str, _changed_leaves(before, data)))
-    raise ChangedConfiguration(f"{run.path} was begun with other data:\n  {listed}\n{_CHANGE}")
+    raise ChangedConfiguration(f"{run.path} was begun with other data:\n  {listed}\n{_ways_on()}")
 
 
 def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text.Change]:

@@ -39,6 +39,7 @@ from lingo.trainer.evaluation.generate import samples
 from lingo.trainer.guard.guard import Anomaly
 from lingo.trainer.live_run import LiveRun
 from lingo.trainer.profile import Profile
+from lingo.trainer.progress import metric_words
 from lingo.trainer.rate_reducer import RateReducer
 from lingo.trainer.saver import Rewinder, Saver, intervals
 from lingo.trainer.throughput import Work, advise_loop
@@ -53,6 +54,13 @@ class Outcome(NamedTuple):
     signal: int | None = None  # the number of the signal that ended the run early
     num_skipped: int = 0  # last steps in a row that changed nothing because they were not finite
     state: State = "stopped"  # or "done", or "done (early)" if evaluations ended the run
+
+    def __repr__(self) -> str:
+        """Returns a line of the run's end, one of its last losses, and one per evaluation."""
+        reports = {"training": self.scalars, **self.evaluations}
+        lines = ["  ".join([f"  {name}:", *metric_words(r)]) for name, r in reports.items() if r]
+        signalled = f" by signal {self.signal}" if self.signal is not None else ""
+        return "\n".join([f"{self.state}{signalled} at step {self.step}", *lines])
 
     def end_as(self, state: State) -> Outcome:
         """Returns the outcome in its final state; `signal` stays only if it stopped the run."""

@@ -142,12 +142,8 @@ class Progress(RunEvents):
         self._show(line)
 
     def show_evaluation(self, name: str, results: Mapping[str, float], *, step: int) -> None:
-        """Shows the results of an evaluation, by metric, in a permanent line.
-
-        Metrics of layers, such as `moe/entropy`, are only in TensorBoard.
-        """
-        words = (f"{k} {_number(v)}" for k, v in results.items() if k.rpartition("/")[0] in _SHOWN)
-        self.message("  ".join([f"step {step}", f"eval {name}", *words]))
+        """Shows the results of an evaluation, by metric, in a permanent line."""
+        self.message("  ".join([f"step {step}", f"eval {name}", *metric_words(results)]))
 
     @contextlib.contextmanager
     def work(self, what: str) -> Iterator[Callable[[int, int], None]]:
@@ -246,6 +242,15 @@ def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:
     }
     words = (form(scalars[tag]) for tag, form in formats.items() if tag in scalars)
     return "  ".join([f"step {step}/{max_steps}", *words])
+
+
+def metric_words(results: Mapping[str, float]) -> list[str]:
+    """Returns words such as `accuracy 0.9123` for metrics.
+
+    Metrics of layers, such as `moe/entropy`, are only in TensorBoard.
+    """
+    shown = {tag: value for tag, value in results.items() if tag.rpartition("/")[0] in _SHOWN}
+    return [f"{tag} {_number(value)}" for tag, value in shown.items()]
 
 
 def _number(value: float) -> str:

@@ -25,7 +25,12 @@ from lingo.metrics.metric import weighted_mean
 from lingo.metrics.results import state_summaries
 from lingo.metrics.sample_picture import sample_image
 from lingo.ops import random
-from lingo.ops.losses import focal_losses, shares_cross_entropy, token_losses
+from lingo.ops.losses import (
+    explain_float_labels,
+    focal_losses,
+    shares_cross_entropy,
+    token_losses,
+)
 from tasks.image.levels import Levels, check_levels, normalize_levels
 from tasks.image.offers import check_images, check_offers
 
@@ -192,6 +197,8 @@ class ImageClassification(Task):
         if labels.dtype.is_integer:
             losses = token_losses(logits[:, None], labels[:, None], label_smoothing=smoothing)
             return losses.cross_entropy[:, 0]
+        if labels.shape.rank == 1:
+            raise ParamError(explain_float_labels("labels", labels.dtype.name))
         if labels.shape[1:] != [self.p.num_classes]:
             raise ParamError(
                 f"labels are shares, {labels.dtype.name} {list(labels.shape)}, but the task has"

@@ -60,6 +60,14 @@ if __name__ == "__main__":
 """
 
 
+def test_values_that_a_new_class_does_not_take_are_told():
+    message = (
+        r"FeedForward=Linear.*: dropped: task.model.stack.layer.ffn.hidden_dim = 344: Linear has"
+    )
+    with pytest.warns(UserWarning, match=message):
+        lingo.get("lm.source.tiny", "FeedForward=Linear(output_dim=128)")
+
+
 def test_an_experiment_is_got_by_name_with_overrides() -> None:
     params = lingo.get("lm.source.tiny", "max_steps=3", "exp.num_layers=1")
     assert params.max_steps == 3
@@ -170,6 +178,15 @@ def test_a_call_that_is_not_possible_names_the_function() -> None:
         TypeError, match=r"load\(\) missing 1 required positional argument: 'run_dir'"
     ):
         lingo.load()
+
+
+def test_a_hint_names_the_argument_and_not_the_flag(tmp_path: pathlib.Path) -> None:
+    (file := tmp_path / "hinted.py").write_text(SCRIPT)
+    config = serial.dump(registry.get(f"{file}:own").params, serial.Origin(), "")
+    (tmp_path / "config.json").write_text(config)
+    message = re.escape(f"To run it: trust=['{file}']")
+    with pytest.raises(ParamError, match=f"{message}$"):
+        lingo.load(tmp_path)
 
 
 def test_experiments_are_declared_with_two_names_of_lingo() -> None:

@@ -4,6 +4,7 @@
     lingo describe FeedForward.activation
     lingo describe Schedule                  also lists all schedules
     lingo describe lm.source.tiny
+    lingo describe my/file.py:MyLayer
 
 NAME is a class that --set can name, with a capital letter, or an experiment.
 """
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from pathlib import Path
 
 from lingo.cli.command import RootOptions
-from lingo.config import docs, experiment_index
+from lingo.config import docs, experiment_index, registry
 from lingo.config.base import types
 from lingo.config.classes import Classes
 from lingo.config.experiment_index import Entry
@@ -35,10 +37,11 @@ class Options(RootOptions):
 def run(options: Options) -> int:
     """Prints the description of a class or an experiment."""
     places, word = options.roots(), options.name
-    if word.rpartition(":")[2][:1].isupper():
-        name, dot, field = word.rpartition(".") if ":" not in word else (word, "", "")
+    module, colon, last = word.rpartition(":")
+    if last[:1].isupper():
+        name, dot, field = last.partition(".")
         classes = Classes(places)
-        cls = classes.find(name if dot else word)
+        cls = classes.find(f"{module}{colon}{name}")
         print(class_text(cls, only=field if dot else None), end="")
         if not dot and interface(cls) is cls:
             print(subclasses_text(classes, cls), end="")
@@ -48,7 +51,13 @@ def run(options: Options) -> int:
 
 
 def _find_experiment(word: str, places: Roots) -> Entry:
-    """Returns an experiment by name; if it is a class's name in lower case, the error says so."""
+    """Returns an experiment by name, or by `file.py:function`.
+
+    If the name is a class's name in lower case, the error says so.
+    """
+    file, _, function = word.rpartition(":")
+    if file.endswith(".py"):
+        return registry.entry_in_file(Path(file), function)
     try:
         return experiment_index.index(places).find(word)
     except ParamError:

@@ -21,6 +21,7 @@ change; to change any other parameter, add --allow_change.
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -48,6 +49,8 @@ from lingo.trainer.run import train
 
 # Options, besides the experiment and its overrides, that flags.txt records.
 _OPERATIONAL = ("audit", "overfit", "devices", "hang_timeout")
+
+_FILE = re.compile(r"([\w./-]+\.py):")
 
 
 @option_class
@@ -158,13 +161,22 @@ def _steps(text: str) -> range:
 def _flags(options: Options, resolved: ResolvedExperiment, places: Roots, config: str) -> str:
     """Returns the text of flags.txt, with which the same run can be started from any directory."""
     exp, overrides = "", list(options.set)
-    if options.exp is not None:
+    if options.exp is not None and not _name_files(overrides, own=resolved.origin.file):
         exp = _from_anywhere(options.exp, resolved, places)
         overrides += _paths(resolved.params, [exp, *overrides])
     operational = [f"--params_dir={directory}" for directory in places.user_params]
     operational += command.arguments(options, _OPERATIONAL)
     run = Path(options.logdir or str(options.run)).resolve()
     return flags_text(run, config, exp=exp, overrides=overrides, operational=operational)
+
+
+def _name_files(overrides: Sequence[str], own: str) -> bool:
+    """Returns whether overrides may name classes of files, other than `own`, by relative paths.
+
+    From another directory, these overrides mean other files or none.
+    """
+    files = {file for text in overrides for file in _FILE.findall(text) if os.path.isfile(file)}
+    return any(not os.path.isabs(file) and not os.path.samefile(file, own) for file in files)
 
 
 def _paths(params: Params, given: Sequence[str]) -> list[str]:

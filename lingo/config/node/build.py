@@ -7,7 +7,7 @@ import re
 from typing import Any, NamedTuple
 
 from lingo.config.base import types
-from lingo.config.base.errors import ParamError, note_line, note_place
+from lingo.config.base.errors import ParamError, note_line, note_place, suggest
 from lingo.config.base.types import Node
 from lingo.config.node.copying import copy_tree, freeze, shallow_copy
 from lingo.config.node.field import REQUIRED
@@ -111,7 +111,7 @@ def _build_node(
         _check_values(template, values)
     node, inherited_from = _fill_fields(template, values)
     path, cls = vars(template)["_path"], template.cls
-    _check_complete(node, path, parent)
+    _check_complete(node, path, parent, values)
     if len(records) == MAX_PARTS:
         raise ParamError(
             f"{path}: the experiment has more than {MAX_PARTS:,} parts. Use fewer layers, or"
@@ -175,8 +175,14 @@ def _check_values(template: Node, values: dict[str, _Inherited]) -> None:
             )
 
 
-def _check_complete(node: Node, path: str, parent: _Frame | None) -> None:
-    """Raises ParamError for required fields that were neither set nor inherited."""
+def _check_complete(
+    node: Node, path: str, parent: _Frame | None, values: dict[str, _Inherited]
+) -> None:
+    """Raises ParamError for required fields that were neither set nor inherited.
+
+    Inherited `values` without a field are ignored elsewhere, since they may be for another class.
+    If the name of one is similar to a missing field's, the message says so.
+    """
     cls, arguments = node.cls, node.__arguments__
     missing = [
         field.name
@@ -190,8 +196,13 @@ def _check_complete(node: Node, path: str, parent: _Frame | None) -> None:
         if parent
         else "no parent passes it down"
     )
+    near = {name: suggest(name, missing) for name in values if name not in cls._fields}
+    unused = (
+        f". {values[name].by} passes down {name!r}.{meant}" for name, meant in near.items() if meant
+    )
     what = f"{path or cls.__name__}: {cls.__name__} needs {' and '.join(missing)}"
-    raise ParamError(f"{what}: it is not set, and {by}{_advice(cls, missing, path, parent)}", path)
+    advice = "".join(unused) or _advice(cls, missing, path, parent)
+    raise ParamError(f"{what}: it is not set, and {by}{advice}", path)
 
 
 def _advice(cls: type[Any], missing: list[str], path: str, parent: _Frame | None) -> str:

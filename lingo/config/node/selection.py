@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ from lingo.config.node.fiddle_api import History, Location, record_location
 from lingo.config.node.field import REQUIRED, Field, field_of, fields, interface
 from lingo.config.node.label import label, value_text
 from lingo.config.node.tree import Value, field_path, items, nodes, same, walk
+from lingo.config.roots.user_line import is_installed
 
 CLASS = "__fn_or_cls__"
 """The key in a history for changes of the Params' class, as in Fiddle."""
@@ -49,10 +52,21 @@ class Selection:
         """Changes the class of each node to `cls`, of the same interface, then sets values.
 
         A value that was set is kept, with its history, if the new class has a field of this name
-        that takes the value. `dropped_values` lists the other values. A default template is
-        replaced by the new class's, but values that were set inside it are kept. Raises ParamError,
-        and changes nothing, if a field that contains a node does not take `cls`.
+        that takes the value. `dropped_values` lists the other values; a user's code that drops any
+        gets a UserWarning. A default template is replaced by the new class's, but values that were
+        set inside it are kept. Raises ParamError, and changes nothing, if a field that contains a
+        node does not take `cls`.
         """
+        self.change_class(cls)
+        caller = _caller_location()
+        file = caller.filename or ""
+        if self.dropped_values and not is_installed(os.path.realpath(file)):
+            text = f"dropped: {'; '.join(self.dropped_values)}"
+            warnings.warn_explicit(text, UserWarning, file, caller.line_number or 0)
+        return self.set(**values)
+
+    def change_class(self, cls: type[Any]) -> None:
+        """Changes the class of each node to `cls` as `swap` does, without a warning."""
         paths = {id(node): path for path, node in walk(self.root)}
         self._check_places(self._nodes, cls.params())
         for node in self:
@@ -60,7 +74,6 @@ class Selection:
                 new = cls.params()
                 self.dropped_values += _carry(node, None, new, paths.get(id(node), ""))
                 _become(node, new)
-        return self.set(**values)
 
     def wrap(self, cls: type[Any], field: str, **values: Any) -> Selection:
         """Replaces each node by Params of `cls` with the node in `field`; returns the wrappers.

@@ -168,6 +168,11 @@ def defines_class(file: Path, name: str) -> bool:
     return name in _definitions(content, file).classes
 
 
+def class_names(file: Path) -> list[str]:
+    """Returns the sorted names of the classes with bases that a file's top level defines."""
+    return sorted(_definitions(source(file), file).classes)
+
+
 def defines_function(file: Path, name: str) -> bool:
     """Returns whether a file's top level has a `def` statement with this name."""
     return name in _definitions(source(file), file).functions

@@ -18,6 +18,8 @@ from lingo.config.roots import mount
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
 _LINE = re.compile(r"\.py:\d+")
+_REWRITTEN = "in user code:"
+_QUOTED_ERROR = re.compile(r"^ +(\w+(?:Error|Exception)\b.*)", re.MULTILINE)
 _WRONG_CALL = re.compile(r"([\w.]+)\.(\w+)\(\) (?:missing|takes|got) ")
 _GENERATED = "__autograph_generated_file"  # the beginning of names of AutoGraph's files
 _PACKAGES = {"site-packages", "dist-packages"}
@@ -33,7 +35,7 @@ def user_line(error: BaseException, *, own: Path | None = None) -> str:
     takes other arguments, the line is where the method is defined.
     """
     found = ""
-    for cause in _causes(error):
+    for cause in causes(error):
         if line := _called_line(cause):
             return line
         frames = [*_traced_frames(_text(cause))] or [*_frames(cause)]
@@ -57,6 +59,14 @@ def error_prefix(error: BaseException) -> str:
     return "".join(f"{part}: " for part in parts)
 
 
+def first_line(error: BaseException) -> str:
+    """Returns an error's type and the first line of its message, such as `ValueError: no shape`."""
+    text = str(error)
+    if text.startswith(_REWRITTEN):  # AutoGraph quotes lines of code before the error
+        return next((match[1] for match in _QUOTED_ERROR.finditer(text)), text)
+    return f"{type(error).__name__}: {text}".rstrip(": ").splitlines()[0]
+
+
 def names_line(text: str) -> bool:
     """Returns whether a message names a line of a Python file, such as `mine.py:3`."""
     return _LINE.search(text) is not None
@@ -75,7 +85,7 @@ def _text(error: BaseException) -> str:
     return traceback.format_exception_only(error)[0]  # without notes
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """Yields an error, then its cause, the cause of that, and so on."""
     seen = set[int]()
     cause: BaseException | None = error

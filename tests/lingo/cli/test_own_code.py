@@ -291,9 +291,30 @@ MISTAKES = [
     Mistake("a tensor kept", "return x * self.w", "self.last = x", "task.layer: .*nothing", code=1),
     Mistake("x.numpy()", "x * self.w", "x.numpy()", "task.layer: .*no attribute 'numpy'", code=1),
     Mistake("NumPy", "x * self.w", "np.sin(x)", "task.layer: .*Cannot convert a symb", code=1),
-    Mistake("no result", "return x * self.w", "x * self.w", "None", "self.layer(batch", 1),
+    Mistake("no result", CALL, CALL.replace("return", ""), "task.layer: .* returned None: is a"),
     Mistake("training", '(batch["x"])', '(batch["x"], training=True)', ".*unexpected key", code=1),
-    Mistake("call of Keras", "__call__", "call", "Scale has no `__call__`", "class Scale"),
+    Mistake(
+        "a wrong shape",
+        CALL,
+        CALL.replace("x * self.w", "tf.concat([x, x * self.w], 0)"),
+        r"task: Dimensions must be equal, .* \(before it, Scale \(task.layer, .*py:\d+\) returned"
+        r" \[8, 3\] for an input of \[4, 3\]\)$",
+        "tf.reduce_sum(self.layer",
+    ),
+    Mistake(
+        "call of Keras",
+        "__call__",
+        "call",
+        r"TypeError: Scale.call would never be called. Rename it: `__call__\(self, x\)` computes",
+        "class Scale",
+    ),
+    Mistake(
+        "build of Keras",
+        "setup(self)",
+        "build(self, input_shape)",
+        r"TypeError: Scale.build would never be called. Rename it: `setup\(self\)` declares",
+        "class Scale",
+    ),
     Mistake("a key", 'batch["x"]', 'batch["images"]', "the batch has no 'images', but .*x"),
     Mistake(
         "a Python if",

@@ -15,7 +15,7 @@ from lingo.config.classes import (
     is_configurable,
     label,
 )
-from lingo.config.importing import import_module
+from lingo.config.importing import import_file, import_module
 from lingo.config.params import ParamError, interface
 from lingo.config.roots import roots
 
@@ -119,6 +119,48 @@ def test_what_is_no_configurable_class_is_unknown(tmp_path: Path, name: str) -> 
 def test_a_misspelt_name_gets_a_suggestion() -> None:
     with pytest.raises(UnknownClass, match="Did you mean 'Dropout'"):
         Classes().find("Drpout")
+
+
+def test_a_class_is_found_by_the_path_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, other = (tmp_path / folder / f"named_{tmp_path.name}.py" for folder in ("a", "b"))
+    for path in (file, other):
+        path.parent.mkdir()
+        path.write_text(SOURCE)
+    monkeypatch.chdir(file.parent)
+    found = Classes().find(f"{file.name}:Dropout")
+    assert sys.modules[found.__module__].__file__ == str(file)
+    assert Classes().find(f"./{file.name}:Dropout") is Classes().find(f"{file}:Dropout") is found
+    assert Classes().find(f"../b/{file.name}:Dropout") is not found
+    with pytest.raises(UnknownClass, match=r"'Dropot' to configure in .*Did you mean 'Dropout'"):
+        Classes().find(f"{file.name}:Dropot")
+    with pytest.raises(UnknownClass, match=r"'Dropout' to configure in no\.py, which is not there"):
+        Classes().find("no.py:Dropout")
+
+
+def test_a_path_that_is_also_the_name_of_the_experiments_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / folder / f"twice_{tmp_path.name}.py" for folder in ("a", "b")]
+    for path in files:
+        path.parent.mkdir()
+        path.write_text(SOURCE)
+    own = import_file(files[0], roots.find())
+    monkeypatch.chdir(files[1].parent)
+    with pytest.raises(ParamError, match=f"write {files[0]}:Ours or {files[1]}:Ours"):
+        Classes(modules=[own]).find(f"{files[0].name}:Ours")
+    assert Classes(modules=[own]).find(f"{files[0]}:Ours") is own.Ours
+
+
+def test_a_file_that_does_not_define_the_class_is_not_run(tmp_path: Path) -> None:
+    file = tmp_path / f"not_run_{tmp_path.name}.py"
+    file.write_text(LOCAL.format(only="Third"))
+    with pytest.raises(UnknownClass):
+        Classes().find(f"{file}:Fourth")
+    assert not file.with_suffix(".ran").exists()
+    Classes().find(f"{file}:Third")
+    assert file.with_suffix(".ran").exists()
 
 
 def test_classes_of_further_modules_are_found(toys: Any) -> None:

@@ -73,6 +73,12 @@ def test_an_override_names_a_function_of_the_experiments_file(file: Path, name: 
     assert registry.get(f"{file}:made", ["other=two", "Made.other=none"]).params.other is None
 
 
+def test_an_override_names_a_function_of_any_file_by_its_path(file: Path) -> None:
+    other = file.with_name(f"more_{file.name}")
+    other.write_text("def three():\n    return 3\n")
+    assert registry.get(f"{file}:made", [f"factory={other}:three"]).params.factory() == 3
+
+
 @pytest.mark.parametrize("name", ["tow", "other.py:two", "os:system", "", "two()"])
 def test_an_override_that_names_no_function_is_refused(file: Path, name: str) -> None:
     with pytest.raises(ParamError, match=r"factory: There is no function .* in "):

@@ -9,6 +9,7 @@ from typing import Literal
 
 import pytest
 
+from lingo.config.base.hints import hint
 from lingo.config.options import (
     declarations,
     documents,
@@ -65,6 +66,24 @@ class Kitchen:
     def brew(self, call: Call) -> tuple[Kitchen, str]:
         """Brews tea."""
         return self, call.cup
+
+
+def test_a_hint_names_an_option_as_the_caller_gives_it() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Tell(Brew):
+        cup: str
+
+    @takes(Tell)
+    def say(call: Tell) -> list[str]:
+        """Says how.
+
+        Args:
+            cup: where to.
+        """
+        return [hint("with", ["a b", "c"]), hint("minutes"), hint("quiet")]
+
+    assert say("blue") == ["add=['a b', 'c']", "minutes=True", "--quiet"]
+    assert [hint("with", ["a b", "c"]), hint("quiet")] == ["--with='a b' --with=c", "--quiet"]
 
 
 def test_a_declaration_is_read_with_its_types_and_words() -> None:

@@ -33,9 +33,9 @@ def _own(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, Path]:
     return file, helper
 
 
-def save_and_train(file: Path) -> str:
+def save_and_train(file: Path, *overrides: str) -> str:
     """Returns the configuration of the experiment, whose files are remembered."""
-    chosen = registry.get(f"{file}:oak")
+    chosen = registry.get(f"{file}:oak", overrides)
     source = source_files.find_user_files(chosen.params, chosen.origin.file)
     trained_files.remember(source.values())
     return serial.dump(chosen.params, chosen.origin, text.digest(text.resolve(chosen.params)))
@@ -51,6 +51,17 @@ def test_a_file_that_was_trained_is_trusted_while_it_is_the_same(own):
         serial.load(config)
     file.write_text(before)
     assert serial.load(config).params.size == 3
+
+
+def test_so_is_the_file_of_a_class_that_an_override_names(own, tmp_path):
+    other = tmp_path / f"other_{own[0].name}"
+    other.write_text(f"from {own[0].stem} import Tree\nclass Bush(Tree):\n    pass\n")
+    config = save_and_train(own[0], f"Tree={other}:Bush", f"{other}:Bush.size=5")
+    saved = serial.load(config).params
+    assert (saved.cls.__name__, saved.size) == ("Bush", 5)
+    other.write_text(f"{other.read_text()}# changed\n")
+    with pytest.raises(ParamError, match=f"which was trained, but has changed since.*: {other}"):
+        serial.load(config)
 
 
 def test_so_is_what_it_imports(own):

@@ -12,6 +12,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import Attention, Layer, Remat, Repeat, Stack, TransformerLayer, context
 from lingo.layers.tree import MAX_TENSORS
+from lingo.learner.task import Task
 from lingo.ops import random
 
 
@@ -206,6 +207,38 @@ def test_a_layer_that_computes_nothing_says_so() -> None:
 
     with pytest.raises(ParamError, match="Empty has no `__call__`"):
         Empty.params().build()(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("build", r"`setup\(self\)`"), ("call", "`__call__"), ("forward", "`__call__")],
+)
+def test_a_method_named_as_in_another_library_is_refused(name: str, meant: str) -> None:
+    method = {name: lambda self, *args: None}
+    message = f"^Mine.{name} would never be called. Rename it: {meant}"
+    for base in (Layer, Stack):
+        with pytest.raises(TypeError, match=message):
+            type("Mine", (base,), method)
+
+
+def test_a_method_that_others_of_the_class_may_call_has_any_name() -> None:
+    class Mine(Layer):
+        def __call__(self, x: Any) -> Any:
+            return self.forward(x)
+
+        def forward(self, x: Any) -> Any:
+            return x
+
+    class Twice(Mine):
+        def forward(self, x: Any) -> Any:
+            return 2 * x
+
+    class Fit(Task):
+        def forward(self, x: Any) -> Any:
+            return x
+
+    assert Twice.params().build()(3) == 6
+    assert Fit.forward
 
 
 def test_random_numbers_need_a_key() -> None:

@@ -18,12 +18,25 @@ from lingo.trainer import loop, throughput
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
 from lingo.trainer.evaluation.evaluate import EvaluationResult
-from lingo.trainer.loop import spans
+from lingo.trainer.loop import Outcome, spans
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
 from lingo.trainer.step_recorder import StepRecorder
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
+
+
+def test_an_outcome_is_shown_by_a_line_per_input() -> None:
+    scalars = {"loss/total": 2.3456789, "perf/steps_per_sec": 5.04441048545}
+    evaluations = {"first": {"loss": 0.1 + 0.2, "moe/load": 0.5}, "second": {"accuracy": 1e-5}}
+    outcome = Outcome(7, scalars, evaluations, state="done")
+    assert repr(outcome).splitlines() == [
+        "done at step 7",
+        "  training:  loss/total 2.3457",
+        "  first:  loss 0.3000",
+        "  second:  accuracy 1.000e-05",
+    ]
+    assert repr(Outcome(3, {}, {}, signal=15)) == "stopped by signal 15 at step 3"
 
 
 def test_loops_end_where_something_is_due():

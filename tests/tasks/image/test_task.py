@@ -135,6 +135,13 @@ def test_shares_of_other_classes_are_refused() -> None:
         call("loss", BATCH | {"labels": np.ones([B, 3], "f")})
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_float_class_numbers_are_refused_with_what_to_write(dtype: str) -> None:
+    message = rf"^labels are {dtype}, but .* let the input give labels\.astype\(np\.int32\)$"
+    with pytest.raises(ParamError, match=message):
+        call("loss", BATCH | {"labels": BATCH["labels"].astype(dtype)})
+
+
 def test_top5_is_that_of_sklearn_over_images_that_count() -> None:
     size, num_classes = 64, 9
     logits = DRAW.normal(size=[size, num_classes]).astype("f")

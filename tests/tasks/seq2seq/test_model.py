@@ -322,7 +322,8 @@ def test_both_ends_of_both_stacks_are_dropped_out_in_training(draw: Callable) ->
         assert 0 < dropped.mean() < 1
         np.testing.assert_array_equal(y == 0, np.broadcast_to(dropped[:, None], y.shape))
     embedded = model().set(dropout_rate=0.5, dropout_form="feature")
-    embedded.all(Stack).swap(Nothing)
+    with pytest.warns(UserWarning, match=r"^dropped: encoder\.layer = TransformerLayer"):
+        embedded.all(Stack).swap(Nothing)
     layer = embedded.set(norm=NoNorm).build()
     for tokens, method in ((SOURCE, "encode"), (TOKENS, "activations")):
         inputs = CallInputs(memory=memory if method == "activations" else None)

@@ -45,3 +45,11 @@ def test_an_experiment_is_described_with_its_arguments(lingo: Callable, toys: pa
     out = lingo("describe", "narrow").out
     assert out.startswith(f"toys.narrow(num_layers: int = 2): {toys / 'toys.py'}:")
     assert out.endswith("Two layers of width 3.\n\nAnd more.\n")
+
+
+def test_what_is_in_a_file_is_described_by_the_files_path(lingo: Callable, toys: pathlib.Path):
+    pathlib.Path("mine.py").write_text((toys / "toys.py").read_text())
+    assert lingo("describe", "mine.py:ToyLayer").out.startswith("ToyLayer, a Layer: mine.py:")
+    assert " does nothing" in lingo("describe", "mine.py:ToyLayer.rate").out
+    assert lingo("describe", "mine.py:narrow").out.startswith("mine.narrow(num_layers: int = 2): ")
+    assert "There is no file its.py" in lingo("describe", "its.py:narrow").err

@@ -16,7 +16,8 @@ from collections.abc import Callable
 import pytest
 
 import lingo
-from lingo.cli.main import main
+from lingo.cli import command as commands
+from lingo.cli.main import import_verb, main
 from lingo.cli.verbs import train
 from lingo.data.derived_input import RepeatedInput
 from lingo.trainer.directory.run_directory import RunDirectory
@@ -114,6 +115,15 @@ def test_a_moved_run_goes_on_from_any_directory(moved, tmp_path, monkeypatch):
     assert (
         (tmp_path / "again/flags.txt").read_text().startswith(f"--run={tmp_path}/again\n--trust=")
     )
+
+
+def test_the_flags_name_no_class_by_a_relative_path(tmp_path, monkeypatch, exp):
+    (tmp_path / "own_ffn.py").write_text(RELATIVE)
+    monkeypatch.chdir(tmp_path)
+    for name, form in (("own_ffn.py", "--run="), (tmp_path / "own_ffn.py", "--exp=")):
+        flags = [f"--exp={exp}", "--logdir=run", f"--set=FeedForward={name}:Mine"]
+        options = commands.read("train", import_verb("train"), flags)
+        assert train.read_request(options).flags.startswith(form)
 
 
 def test_directories_of_experiments_are_named_in_the_flags(tmp_path, monkeypatch):

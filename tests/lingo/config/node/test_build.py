@@ -44,6 +44,15 @@ def test_a_field_that_nobody_set_names_who_could_pass_it_down(toys: Any) -> None
         toys.Norm.params().build()
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_misspelt_name_that_is_passed_down_is_named_with_the_field(toys: Any, wrapped: bool):
+    inner = toys.Remat.params(layer=toys.Norm) if wrapped else toys.Norm
+    odd = type("Odd", (toys.Stack,), {"setup": lambda self: self.p.layer.build(dims=3, x=1)})
+    message = r"Norm needs dim: .* pass it down\. Odd passes down 'dims'\. Did you mean 'dim'"
+    with pytest.raises(ParamError, match=message):
+        odd.params(dim=3, layer=inner).build()
+
+
 def test_an_inherited_value_of_the_wrong_type_names_both(toys: Any) -> None:
     message = "the caller passes down a wrong value: Norm.dim takes int, got 'x'"
     with pytest.raises(ParamError, match=message):

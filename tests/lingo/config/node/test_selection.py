@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -31,7 +32,12 @@ def test_swap_keeps_what_applies_and_tells_what_it_dropped(toys: Any) -> None:
     toy = toys.Toy.params()
     block = toy.model.layer
     block.feed_forward.set(hidden_dim=5, dropout_rate=0.5)
-    selection = toy.all(toys.FeedForward).swap(toys.MoE, num_experts=2)
+    with pytest.warns(UserWarning, match=r"^dropped: .*activation = 'gelu': .*; .*hid") as told:
+        selection = toy.all(toys.FeedForward).swap(toys.MoE, num_experts=2)
+    lines = inspect.getsource(test_swap_keeps_what_applies_and_tells_what_it_dropped).splitlines()
+    start = test_swap_keeps_what_applies_and_tells_what_it_dropped.__code__.co_firstlineno
+    assert [one.filename for one in told] == [__file__]
+    assert ".swap(" in lines[told[0].lineno - start]
     assert block.feed_forward.cls is toys.MoE
     assert (block.feed_forward.dropout_rate, block.feed_forward.num_experts) == (0.5, 2)
     assert block.feed_forward.expert.cls is toys.FeedForward
@@ -68,9 +74,8 @@ def test_swap_drops_a_value_of_the_wrong_type(toys: Any) -> None:
         hidden_dim: str = ""
 
     node = toys.FeedForward.params(hidden_dim=3)
-    assert node.all(toys.FeedForward).swap(Odd).dropped_values == [
-        "hidden_dim = 3: Odd.hidden_dim takes str, got 3 (int)"
-    ]
+    with pytest.warns(UserWarning, match=r"dropped: hidden_dim = 3: .* takes str, got 3 \(int\)$"):
+        node.all(toys.FeedForward).swap(Odd)
 
 
 def test_swap_happens_in_place(toys: Any) -> None:
