@@ -8,9 +8,15 @@ import os
 import pytest
 
 from lingo.study.runs import find_runs, summarize
-from tests.lingo.conftest import run as train
+from lingo.trainer import run as trainer
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.request import Request
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
+
+
+def train(params, directory, **options):
+    trainer.train(Request(params, "{}", "", **options), RunDirectory(directory))
 
 
 @pytest.fixture
