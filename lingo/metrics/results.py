@@ -1,8 +1,14 @@
-"""Computes numbers and images from metrics' states, which are sums over all examples."""
+"""Computes numbers and images from metrics' states, which are sums over all examples.
+
+An evaluation sets the names of classes that only its data knows, such as the names of folders
+(`use_class_names`), so that every confusion matrix shows them, whatever the task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,6 +31,34 @@ _READERS: dict[frozenset[str], Callable[[State], dict[str, float]]] = {
     frozenset({"expert_tokens"}): expert_token_results,
 }
 """Names of a state's entries -> the function that computes results from such a state."""
+
+
+_CLASS_NAMES = contextvars.ContextVar[tuple[str, ...]]("class_names", default=())
+
+
+@contextlib.contextmanager
+def use_class_names(names: Sequence[str]) -> Iterator[None]:
+    """Makes pictures of the body show these names of classes, by label, where a task sets none."""
+    token = _CLASS_NAMES.set(tuple(names))
+    try:
+        yield
+    finally:
+        _CLASS_NAMES.reset(token)
+
+
+def name_classes(num_classes: int, names: Sequence[str] = ()) -> list[str]:
+    """Returns the names of all K classes, [K]: `names`, or else those of the data.
+
+    The names of the data count only if there are K of them. A class without a name has its number.
+
+    >>> with use_class_names(["cat", "dog"]):
+    ...     name_classes(2), name_classes(2, ["ant"]), name_classes(3)
+    (['cat', 'dog'], ['ant', '1'], ['0', '1', '2'])
+    """
+    known = list(names or _CLASS_NAMES.get())
+    if not names and len(known) != num_classes:
+        known = []
+    return [*known, *map(str, range(len(known), num_classes))]
 
 
 def is_known(state: State) -> bool:
@@ -65,8 +99,8 @@ def state_summaries(
     """Returns the images and tables of one metric, by name.
 
     A confusion matrix gives an image, unless it has more than 1,024 classes. The counts of experts'
-    tokens give a table and a picture. `class_names` are the names of all classes; None: their
-    numbers.
+    tokens give a table and a picture. `class_names` are the names of all classes; None: the names
+    in the data, or numbers.
 
     >>> list(state_summaries('quality', {'confusion': np.eye(2)}))
     ['quality/confusion']
@@ -75,4 +109,5 @@ def state_summaries(
         return {f"{name}/{kind}": media for kind, media in expert_token_summaries(state).items()}
     if set(state) != {"confusion"} or len(state["confusion"]) > MAX_CLASSES:
         return {}
-    return {f"{name}/confusion": confusion_image(state["confusion"], class_names=class_names)}
+    names = class_names or name_classes(len(state["confusion"]))
+    return {f"{name}/confusion": confusion_image(state["confusion"], class_names=names)}
