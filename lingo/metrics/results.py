@@ -1,17 +1,12 @@
-"""Computes numbers and images from metrics' states, which are sums over all examples.
-
-An evaluation sets the names of classes that only its data knows, such as the names of folders
-(`use_class_names`), so that every confusion matrix shows them, whatever the task.
-"""
+"""Computes numbers and images from metrics' states, which are sums over all examples."""
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from lingo.metrics.class_names import name_classes
 from lingo.metrics.classification import (
     confusion_results,
     score_count_results,
@@ -31,34 +26,6 @@ _READERS: dict[frozenset[str], Callable[[State], dict[str, float]]] = {
     frozenset({"expert_tokens"}): expert_token_results,
 }
 """Names of a state's entries -> the function that computes results from such a state."""
-
-
-_CLASS_NAMES = contextvars.ContextVar[tuple[str, ...]]("class_names", default=())
-
-
-@contextlib.contextmanager
-def use_class_names(names: Sequence[str]) -> Iterator[None]:
-    """Makes pictures of the body show these names of classes, by label, where a task sets none."""
-    token = _CLASS_NAMES.set(tuple(names))
-    try:
-        yield
-    finally:
-        _CLASS_NAMES.reset(token)
-
-
-def name_classes(num_classes: int, names: Sequence[str] = ()) -> list[str]:
-    """Returns the names of all K classes, [K]: `names`, or else those of the data.
-
-    The names of the data count only if there are K of them. A class without a name has its number.
-
-    >>> with use_class_names(["cat", "dog"]):
-    ...     name_classes(2), name_classes(2, ["ant"]), name_classes(3)
-    (['cat', 'dog'], ['ant', '1'], ['0', '1', '2'])
-    """
-    known = list(names or _CLASS_NAMES.get())
-    if not names and len(known) != num_classes:
-        known = []
-    return [*known, *map(str, range(len(known), num_classes))]
 
 
 def is_known(state: State) -> bool:

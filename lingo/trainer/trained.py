@@ -38,6 +38,7 @@ from lingo.layers.quantization.fold import dequantize_weights
 from lingo.learner.state import TrainState, load_arrays, restore_state
 from lingo.learner.step import normalize_losses
 from lingo.learner.task import BATCH_EXAMPLE, Batch, CheckedBatch
+from lingo.metrics.class_names import add_classes
 from lingo.runtimes import local
 from lingo.runtimes.program import Program
 from lingo.storage.files import refuse_address
@@ -202,7 +203,7 @@ class Trained:
         batches = prediction.predict_batches(
             self.experiment, self._program, inputs, batch_size=batch_size, progress=progress
         )
-        named = (prediction.add_classes(batch, self.class_names) for batch in batches)
+        named = (add_classes(batch, self.class_names) for batch in batches)
         return named if stream else prediction.concatenate(named)
 
     def __call__(self, batch: Mapping[str, Any]) -> prediction.Predictions:
@@ -346,6 +347,7 @@ class Trained:
                 "config_sha256": saved.get("digest"),
                 "step": self.step,
                 "weights": self.experiment.p.evaluate.weights,
+                "class_names": list(self.class_names),
             },
             progress=call.progress,
         )
@@ -367,7 +369,9 @@ class Trained:
     def exported_model(self) -> ExportedModel:
         """Returns the task, with the evaluation weights, as functions that exporters can trace."""
         state = self._state_to_export("none")
-        return ExportedModel(self.experiment, state.weights, state.state)
+        return ExportedModel(
+            self.experiment, state.weights, state.state, class_names=self.class_names
+        )
 
     def _check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         if not isinstance(batch, Mapping):

@@ -19,10 +19,11 @@ from lingo.layers.layer import Layer
 from lingo.layers.stacks.micro_batches import first_shape
 from lingo.layers.window import annotate_image
 from lingo.learner.task import Batch, Task
+from lingo.metrics.class_names import name_classes
 from lingo.metrics.classification import confusion, top_k_accuracy
 from lingo.metrics.media import Media
 from lingo.metrics.metric import weighted_mean
-from lingo.metrics.results import name_classes, state_summaries
+from lingo.metrics.results import state_summaries
 from lingo.metrics.sample_picture import sample_image
 from lingo.ops import random
 from lingo.ops.losses import shares_cross_entropy, token_losses

@@ -28,10 +28,10 @@ from lingo.data.prefetch import Prefetch
 from lingo.inspection.trace import trace_metrics, trace_predictions
 from lingo.learner.state import WhichWeights, restore_state
 from lingo.learner.task import Task, check_results, check_summaries
+from lingo.metrics.class_names import use_class_names
 from lingo.metrics.input_picture import summarize_inputs
 from lingo.metrics.media import Media, Table
 from lingo.metrics.metric import State
-from lingo.metrics.results import use_class_names
 from lingo.runtimes.program import Program, explain_program_errors
 from lingo.trainer.evaluation.answers import (
     Answer,

@@ -28,7 +28,6 @@ from lingo.decode.decoding import Decoding
 from lingo.decode.text import Continuation
 from lingo.export.exported_model import Arrays
 from lingo.learner.task import BATCH_EXAMPLE
-from lingo.metrics.results import name_classes
 from lingo.ops.kind import describe_kind
 from lingo.runtimes.program import Program, explain_program_errors
 from lingo.trainer.evaluation.generate import continue_prompts
@@ -135,32 +134,6 @@ def predict_files(
         return {"file": np.array(names, str), **batch}
 
     return map(with_names, predict_input(experiment, program, input, progress=progress))
-
-
-def add_classes(predictions: Predictions, names: Sequence[str]) -> Predictions:
-    """Returns a classifier's predictions with the `class` and `probability` of each example.
-
-    A classifier predicts `logits`, float [B, K], and `labels`, int [B] in 0..K-1, and maybe more.
-    `class`, str [B], is the name of the label, or its number without names; `probability`, float32
-    [B], is the softmax of the logits at the label. Other predictions are returned as they are.
-
-    >>> one = {"logits": np.log([[1.0, 3.0]]), "labels": np.array([1])}
-    >>> both = add_classes(one, ["cat", "dog"])
-    >>> both["class"].tolist(), both["probability"].round(3).tolist()
-    (['dog'], [0.75])
-    """
-    logits, labels = predictions.get("logits"), predictions.get("labels")
-    if logits is None or labels is None or logits.ndim != 2 or labels.shape != logits.shape[:1]:
-        return predictions
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    known = name_classes(logits.shape[1], names)
-    added = {
-        "class": np.array([known[label] for label in labels], str),
-        "probability": shares[np.arange(len(labels)), labels].astype(np.float32),
-    }
-    first = {"file": predictions["file"]} if "file" in predictions else {}
-    return {**first, **added, **predictions}
 
 
 def predict_arrays(

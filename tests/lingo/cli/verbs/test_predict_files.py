@@ -13,8 +13,11 @@ from PIL import Image
 import lingo
 from lingo.checkpoints.store import steps
 from lingo.cli.main import main
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.metrics.confusion_picture import confusion_image
+from lingo.serving.codec import metadata_of, read_call, read_inputs, write_outputs
+from lingo.serving.model import load_export, load_run
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.evaluate import evaluate_all
 from tests.lingo.data.images.pictures import encode, picture, write_folder
@@ -166,6 +169,45 @@ def test_a_folder_without_images_and_a_path_without_files_are_told(command, tmp_
 def test_arrays_of_another_size_are_refused_with_the_advice_to_give_files(run):
     with pytest.raises(ParamError, match=r"images of \(8, 8, 3\), .* model\.predict\('cat\.png'\)"):
         lingo.load(run).predict({"images": np.zeros([1, 8, 8, 3], np.uint8)})
+
+
+@pytest.fixture(scope="module")
+def exported(run, tmp_path_factory) -> pathlib.Path:
+    """The run as a SavedModel."""
+    folder = tmp_path_factory.mktemp("exported") / "pets"
+    lingo.load(run).export(folder, format="savedmodel")
+    return folder
+
+
+def test_an_export_answers_with_names_and_keeps_them(run, exported, monkeypatch):
+    monkeypatch.chdir(run.parent)
+    assert json.loads((exported / "export.json").read_text())["class_names"] == ["cat", "dog"]
+    images = np.asarray(Image.open("new/b.png"))[None]
+    loaded = tf.saved_model.load(str(exported / "2"))
+    outputs = loaded.signatures["predict"](images=tf.constant(images))
+    expected = lingo.load(run).predict("new/b.png")
+    assert outputs["class"].numpy().tolist() == [expected["class"][0].encode()]
+    np.testing.assert_allclose(outputs["probability"], expected["probability"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("source", ["run", "export"])
+def test_a_served_model_answers_with_names_in_tensorflow_servings_json(
+    run, source, request, monkeypatch
+):
+    monkeypatch.chdir(run.parent)
+    if source == "run":
+        model = load_run(lingo.load(run), run)
+    else:
+        model = load_export(request.getfixturevalue("exported"))
+    signature = model.signatures["predict"]
+    image = np.asarray(Image.open("new/b.png"))
+    body = json.dumps({"instances": [{"images": image.tolist()}]}).encode()
+    outputs = signature.compute(read_inputs(read_call(body), signature.inputs))
+    (row,) = json.loads(write_outputs(outputs, is_rows=True))["predictions"]
+    assert set(row) == {"class", "labels", "logits", "probability"}
+    assert row["class"] == lingo.load(run).predict("new/b.png")["class"][0]
+    tensors = metadata_of(model)["metadata"]["signature_def"]["signature_def"]["predict"]
+    assert tensors["outputs"]["class"]["dtype"] == "DT_STRING"
 
 
 def test_names_survive_a_resumed_run_and_damage_is_told(command, run, tmp_path, capsys):
