@@ -11,10 +11,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.data.array_spec import ArraySpec
 from lingo.data.epoch_order import EpochOrder
 from lingo.data.files import DataError
+from lingo.data.images.image_file_input import central_squares
 from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.data.record_source import Splittable, split_hash
@@ -36,6 +37,7 @@ class LabelledImages(Splittable, interface=True):
 
     image_shape: ClassVar[tuple[int, int, int]]  # (H, W, C), known before the images are read
     num_classes: ClassVar[int]
+    class_names: ClassVar[tuple[str, ...]] = ()  # by label, [K]; (): classes have no names
 
     def read(self) -> Labelled:
         """Reads the images of all splits; raises a LingoError if they are missing."""
@@ -85,6 +87,14 @@ class ImageInput(Input):
 
     def offers(self) -> dict[str, Any]:
         return {"num_classes": self.source.num_classes, "image_shape": self.image_shape}
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.source.class_names
+
+    def unlabeled(self, path: str) -> Params:
+        """Returns the params of an input of the central squares of other images."""
+        return central_squares(path, self)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         del progress  # the images are few and small
