@@ -52,6 +52,8 @@ from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Chain, Stack
+from lingo.layers.table.category import OneHot, Vocabulary
+from lingo.layers.table.number import Bucketize, Normalize
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import (
     Conv2D,
@@ -86,6 +88,7 @@ __all__ = [
     "AveragePool",
     "BatchNorm",
     "Bidirectional",
+    "Bucketize",
     "CallInputs",
     "Causal",
     "Chain",
@@ -130,7 +133,9 @@ __all__ = [
     "MaxPool3D",
     "MoE",
     "Norm",
+    "Normalize",
     "NtkScaling",
+    "OneHot",
     "PassiveAsymQDomain",
     "PatchEmbedding",
     "PatchHead",
@@ -165,6 +170,7 @@ __all__ = [
     "TruncatedNormal",
     "Uniform",
     "UpConv3D",
+    "Vocabulary",
     "WeightNorm",
     "WeightQDomain",
     "Wrapper",
