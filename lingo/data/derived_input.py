@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lingo.config import ranges
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.input import Input, check_inner
@@ -40,6 +40,17 @@ class DerivedInput(Input, interface=True):
 
     def offers(self) -> dict[str, Any]:
         return self.input.offers()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.input.class_names
+
+    def unlabeled(self, path: str) -> Params:
+        inner = self.input.unlabeled(path)
+        return self.p.copy().set(input=inner, repeat=False, max_batches=None)
+
+    def example_names(self, numbers: np.ndarray) -> list[str]:
+        return self.input.example_names(numbers)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         self.input.prepare(progress=progress)
@@ -88,6 +99,9 @@ class RepeatedInput(DerivedInput):
     @property
     def declares_late(self) -> bool:
         return self.input.declares_late
+
+    def unlabeled(self, path: str) -> Params:
+        return self.input.unlabeled(path)
 
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
         self.check_step(step)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lingo.config import ranges
-from lingo.config.params import Configurable, ParamError
+from lingo.config.params import Configurable, ParamError, Params
 from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
@@ -58,6 +58,31 @@ class Input(Configurable, interface=True):
     def offers(self) -> dict[str, Any]:
         """Returns values for the task's fields, such as `vocab_size`, without reading the data."""
         return {}
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes by label, [K]; () if classes have no names.
+
+        Raises DataError if the names are in the data, and cannot be read.
+        """
+        return ()
+
+    def unlabeled(self, path: str) -> Params:
+        """Returns the params of a single pass over other files, for predictions.
+
+        Its examples are made as this input makes them, and in the order of the files. Batches have
+        no labels, so the files need none.
+
+        Args:
+            path: the path of a file or folder, or a glob.
+
+        Raises:
+            ParamError: if this input reads no such files, or changes examples at random.
+        """
+        raise ParamError(
+            f"{type(self).__name__} cannot read {path}: it defines no `unlabeled`, which returns"
+            " the params of an input for files without labels. Give arrays in a .npz or .jsonl file"
+        )
 
     def allows_threads(self) -> bool:
         """Returns whether threads may call `batch` at once: `thread_safe` of the class itself."""
@@ -173,6 +198,13 @@ class Input(Configurable, interface=True):
         """
         size = self.num_examples()
         return [f"{number // size}:{number % size}" for number in numbers.tolist()]
+
+    def example_names(self, numbers: np.ndarray) -> list[str]:
+        """Returns a name of each example for readers, by `example_id`, int64 [B].
+
+        The default is the number; inputs of files give the file.
+        """
+        return [str(number) for number in numbers.tolist()]
 
     def prompt(self, text: str) -> Prompt:
         """Returns a text as a model's prompt; only inputs with a `tokenizer` have prompts."""

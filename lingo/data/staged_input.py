@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config import ranges
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.input import Input
@@ -88,6 +88,13 @@ class StagedInput(Input):
 
     def offers(self) -> dict[str, Any]:
         return self.inputs[0].offers()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.inputs[0].class_names
+
+    def unlabeled(self, path: str) -> Params:
+        return self.inputs[0].unlabeled(path)
 
     def prompt(self, text: str) -> Prompt:
         return self.inputs[0].prompt(text)

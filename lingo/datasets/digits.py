@@ -20,6 +20,7 @@ class Digits(LabelledImages):
 
     image_shape = (8, 8, 1)
     num_classes = 10
+    class_names = tuple("0123456789")
 
     def read(self) -> Labelled:
         try:

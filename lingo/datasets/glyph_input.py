@@ -68,9 +68,13 @@ class GlyphInput(IndexedInput):
         """Returns the classes, and the shape of images that `augment` does not resize."""
         return {
             "num_classes": len(CLASSES),
-            "class_names": CLASSES,
+            "class_names": self.class_names,
             "image_shape": (self.p.size, self.p.size, 1),
         }
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return CLASSES
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Opens the fonts; raises MissingPackage without matplotlib, DataError without a font."""

@@ -89,9 +89,14 @@ class GlyphSceneInput(IndexedInput):
         """Returns the classes, not counting "no box", and the shape of images."""
         return {
             "num_classes": self.p.num_classes,
-            "class_names": CLASSES[: self.p.num_classes],
+            "class_names": self.class_names,
             "image_shape": (self.p.size, self.p.size, 3),
         }
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The characters of labels 1..K, [K]."""
+        return CLASSES[: self.p.num_classes]
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Opens fonts and photographs; raises MissingPackage without them, DataError if damaged."""

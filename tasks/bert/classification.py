@@ -63,7 +63,11 @@ class ClassificationInput(PlannedInput):
             raise ParamError(f"labels={list(p.labels)} are not two or more different names")
 
     def offers(self) -> dict[str, Any]:
-        return super().offers() | {"class_names": tuple(self.p.labels)}
+        return super().offers() | {"class_names": self.class_names}
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return tuple(self.p.labels)
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the rows with ids (`example_id`) `numbers`, int64 [B].

@@ -88,6 +88,11 @@ class CocoInput(IndexedInput):
         self._opened()
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the file's categories for labels 1..K, [K]."""
+        return tuple(self._annotations.class_names)
+
+    @property
     def category_ids(self) -> list[int]:
         """The file's category id of each label 1..K, [K], for `coco_detections`."""
         return self._annotations.category_ids

@@ -73,6 +73,11 @@ class ImageFileInput(IndexedInput):
         shape = (self.p.size, self.p.size, self.p.channels)
         return {"num_classes": self.source.p.num_classes, "image_shape": shape}
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes by label; of an ImageFolder, the names of its folders."""
+        return tuple(self.source.class_names())
+
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Opens the data; raises DataError if it is missing, damaged or has other classes."""
         if "index" not in self.__dict__:

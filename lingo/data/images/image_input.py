@@ -36,6 +36,7 @@ class LabelledImages(Splittable, interface=True):
 
     image_shape: ClassVar[tuple[int, int, int]]  # (H, W, C), known before the images are read
     num_classes: ClassVar[int]
+    class_names: ClassVar[tuple[str, ...]] = ()  # by label, [K]; (): classes have no names
 
     def read(self) -> Labelled:
         """Reads the images of all splits; raises a LingoError if they are missing."""
@@ -85,6 +86,10 @@ class ImageInput(Input):
 
     def offers(self) -> dict[str, Any]:
         return {"num_classes": self.source.num_classes, "image_shape": self.image_shape}
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.source.class_names
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         del progress  # the images are few and small

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lingo.config import ranges
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.data.array_spec import ArraySpec
 from lingo.data.derived_input import DerivedInput
 from lingo.data.files import DataError
@@ -69,6 +69,10 @@ class MixedInput(DerivedInput):
 
     def offers(self) -> dict[str, Any]:
         return super().offers() | {"num_classes": self._num_classes}
+
+    def unlabeled(self, path: str) -> Params:
+        """Returns the params of the other input: without labels, there is nothing to mix."""
+        return self.input.unlabeled(path)
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         keys, p = self._keys(numbers), self.p

@@ -315,3 +315,9 @@ def test_a_run_that_was_stopped_has_the_losses_of_one_that_was_not(root, tmp_pat
     whole, parts = (lingo.load(tmp_path / name, trust=[__file__]) for name in ("whole", "parts"))
     for name, value in whole.weights.items():
         np.testing.assert_array_equal(value, parts.weights[name])
+
+
+@pytest.mark.parametrize("wrap", [lambda p: p, lambda p: RepeatedInput.params(input=p)])
+def test_classes_have_the_names_of_their_folders_in_order_of_labels(root, wrap):
+    input = wrap(pets(root).p.copy()).build()
+    assert input.class_names == ("cat", "dog")
