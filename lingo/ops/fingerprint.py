@@ -20,7 +20,7 @@ def fingerprint(texts: tf.Tensor) -> tf.Tensor:
     Among 10,000 texts, two have the same fingerprint with a probability of 2e-7.
     """
     value = tf.strings.to_hash_bucket_fast(texts, 1 << 2 * WORD_BITS)
-    words = [value >> WORD_BITS, value & ((1 << WORD_BITS) - 1)]
+    words = [value // (1 << WORD_BITS), value % (1 << WORD_BITS)]
     return tf.cast(tf.stack(words, axis=-1), tf.int32)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.layers.initial import Constant
+from lingo.layers.initial import ZEROS
 from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall
 from lingo.ops.fingerprint import MISSING, WORD_BITS, join_words
@@ -25,7 +25,7 @@ class Vocabulary(Layer):
 
     States:
         words: [T, V, 2], fitted fingerprints in rising order (`lingo.ops.fingerprint`); words of
-            2^24 fill the end. Initially all words are 2^24, so that every category is unknown.
+            2^24 fill the end. Initially zeros.
     """
 
     sizes: tuple[int, ...]  # largest number of known categories per column, [T]
@@ -37,8 +37,7 @@ class Vocabulary(Layer):
 
     def setup(self) -> None:
         shape = [len(self.p.sizes), max(self.p.sizes), 2]
-        filler = Constant.params(value=float(1 << WORD_BITS)).build()
-        self.words = self.state("words", shape, decay=1.0, init=filler)
+        self.words = self.state("words", shape, decay=1.0, init=ZEROS)
 
     @property
     def id_counts(self) -> tuple[int, ...]:
