@@ -70,7 +70,7 @@ def mine(
     return _predict(data, num_steps=num_steps, batch_size=batch_size)
 
 
-@experiment(minutes=1)
+@experiment
 def wine():
     """The cultivar of 178 Italian wines (UCI) from 13 measurements; 5,251 weights.
 
@@ -83,7 +83,7 @@ def wine():
     )
 
 
-@experiment(minutes=1)
+@experiment
 def breast_cancer():
     """569 tumours (UCI), benign or malignant, from 30 measurements; 6,274 weights.
 
@@ -99,7 +99,7 @@ def breast_cancer():
     return _predict(SampleTable.params(table=table, columns=columns, label=table, classes=classes))
 
 
-@experiment(minutes=1)
+@experiment
 def diabetes():
     """A number: how diabetes progressed in 442 patients after a year; 5,121 weights.
 

@@ -142,7 +142,8 @@ def _stop_at(waiting: list[Layer]) -> Callable[..., None]:
 def _check_value(layer: Layer, name: str, value: np.ndarray) -> np.ndarray:
     """Returns a fitted value as float32."""
     shapes = {spec.path: spec.shape for spec in layer.declarations()}
-    array = np.asarray(value, np.float32)
+    with np.errstate(over="ignore"):  # too large a value becomes infinite, which is refused below
+        array = np.asarray(value, np.float32)
     if name not in shapes or array.shape != shapes[name]:
         raise ParamError(
             f"{layer}: fit returned {name!r} of shape {list(array.shape)}, but the layer declares"
