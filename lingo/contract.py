@@ -299,6 +299,14 @@ class Experiment(Configurable):
         return [*self.p.eval_inputs, *self.p.evaluate.averages]
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes by label: the task's, or those of the training data.
+
+        (): the classes have no names. Raises DataError if the data cannot be read.
+        """
+        return tuple(getattr(self.task.p, "class_names", ())) or self.train_input.class_names
+
+    @property
     def declares_late(self) -> bool:
         """Whether shapes of weights or batches are known only after a process has its devices."""
         return self.task.declares_late or any(input.declares_late for input in self._inputs())

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config import ranges
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.data.example_input import IndexedInput
+from lingo.data.images.image_file_input import central_squares
 from lingo.data.index import Progress
 from lingo.datasets.glyph import Change, draw_glyph, font_size
 from lingo.datasets.typeface import CLASSES, Split, list_faces, open_font, read_font
@@ -75,6 +76,10 @@ class GlyphInput(IndexedInput):
     @property
     def class_names(self) -> tuple[str, ...]:
         return CLASSES
+
+    def unlabeled(self, path: str) -> Params:
+        """Returns the params of an input of the central squares of other images."""
+        return central_squares(path, self)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Opens the fonts; raises MissingPackage without matplotlib, DataError without a font."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ class ExportedModel:
     program, another compiler would round differently. With `compiled`, layers compute as they do
     under XLA, with static shapes, and the weights are constants of the traced function. With
     `constant_ranges`, moving statistics are constants, too, and quantization ranges are operations
-    that converters can read.
+    that converters can read. With `class_names`, by label, predictions name classes.
     """
 
     def __init__(
@@ -54,8 +54,10 @@ class ExportedModel:
         *,
         compiled: bool = False,
         constant_ranges: bool = False,
+        class_names: Sequence[str] = (),
     ) -> None:
         self.experiment, self.task = experiment, experiment.task
+        self.class_names = tuple(class_names)
         self.module: Any = tf.Module()
         hold: Any = np.asarray if compiled else tf.Variable
         self.module.weights = {where: hold(value) for where, value in weights.items()}

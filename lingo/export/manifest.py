@@ -1,6 +1,7 @@
 """Reads and writes export.json, which describes an exported model and has digests of its files.
 
 experiment, step, weights, digests      the trained model that was exported
+class_names                             the names of its classes, by label
 format, quantize, signatures            the programs, with inputs and outputs as [shape, dtype]
 check, evaluation                       how much the programs' outputs differ from lingo's
 files                                   path -> {"size", "sha256"}

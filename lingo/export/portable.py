@@ -145,7 +145,12 @@ def export_portable(
     specs = {n: ((len(a), *a.shape[1:]), str(a.dtype)) for n, a in examples.items()}
     constant_ranges = settings.quantize == "int8"
     model = ExportedModel(
-        experiment, weights, state, compiled=is_static, constant_ranges=constant_ranges
+        experiment,
+        weights,
+        state,
+        compiled=is_static,
+        constant_ranges=constant_ranges,
+        class_names=() if is_static else description.get("class_names", ()),  # texts vary in length
     )
     signatures = _signatures(model, specs, settings)
     batches = list(

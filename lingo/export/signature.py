@@ -29,6 +29,7 @@ from lingo.decode.sampling import Sampling
 from lingo.decode.text import Continuation
 from lingo.export.exported_model import Arrays, ExportedModel
 from lingo.learner.task import Task
+from lingo.metrics.class_names import add_classes, name_classes, predicts_classes
 from lingo.ops.shape import sizes_of
 
 Inputs = dict[str, tuple[tuple[int | None, ...], str]]
@@ -99,20 +100,36 @@ class Signature:
 
 
 class Predict(Signature):
-    """The predictions of the task, without the outputs that need targets."""
+    """The predictions of the task, without the outputs that need targets.
+
+    With names of classes, a classifier's outputs are also `class`, string [B], the name of the
+    likeliest class in UTF-8, and its `probability`, float32 [B].
+    """
 
     name = "predict"
 
-    def __init__(self, inputs: Inputs) -> None:
-        self.inputs = inputs
+    def __init__(self, inputs: Inputs, *, class_names: Sequence[str] = ()) -> None:
+        self.inputs, self._names = inputs, class_names
 
     def compute(
         self, model: ExportedModel, inputs: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        return model.predict(inputs)
+        outputs = model.predict(inputs)
+        if not self._names or "class" in outputs or not predicts_classes(outputs):
+            return outputs
+        logits, labels = outputs["logits"], outputs["labels"]
+        names = tf.constant(name_classes(logits.shape[1] or len(self._names), self._names))
+        shares = tf.gather(tf.nn.softmax(logits), labels, batch_dims=1)
+        return {**outputs, "class": tf.gather(names, labels), "probability": shares}
 
     def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
-        return dict(run.predict(inputs))
+        outputs = dict(run.predict(inputs))
+        if not self._names:
+            return outputs
+        named = add_classes(outputs, self._names)
+        if "class" in outputs or "class" not in named:
+            return outputs
+        return {**named, "class": np.array([name.encode() for name in named["class"]], object)}
 
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
         """Returns the accuracy: the fraction of predicted `labels` that equal the batch's."""
@@ -383,7 +400,7 @@ def find_signatures(
 
     signatures: list[Signature] = []
     if not names or "predict" in names:
-        signatures.append(Predict(inputs(reads.arrays)))
+        signatures.append(Predict(inputs(reads.arrays), class_names=model.class_names))
     is_scored = "targets" in reads.optional and "tokens" in reads.arrays
     if "score" in names and not is_scored:
         raise ParamError(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from lingo.metrics.class_names import name_classes
 from lingo.metrics.classification import (
     confusion_results,
     score_count_results,
@@ -65,8 +66,8 @@ def state_summaries(
     """Returns the images and tables of one metric, by name.
 
     A confusion matrix gives an image, unless it has more than 1,024 classes. The counts of experts'
-    tokens give a table and a picture. `class_names` are the names of all classes; None: their
-    numbers.
+    tokens give a table and a picture. `class_names` are the names of all classes; None: the names
+    in the data, or numbers.
 
     >>> list(state_summaries('quality', {'confusion': np.eye(2)}))
     ['quality/confusion']
@@ -75,4 +76,5 @@ def state_summaries(
         return {f"{name}/{kind}": media for kind, media in expert_token_summaries(state).items()}
     if set(state) != {"confusion"} or len(state["confusion"]) > MAX_CLASSES:
         return {}
-    return {f"{name}/confusion": confusion_image(state["confusion"], class_names=class_names)}
+    names = class_names or name_classes(len(state["confusion"]))
+    return {f"{name}/confusion": confusion_image(state["confusion"], class_names=names)}

@@ -3,11 +3,14 @@
 x.npz      an archive of NumPy, with an array for each name
 x.jsonl    a line for each example, {"name": numbers, ...}; a number that is not finite is written
            as null, which is read as NaN
+x.csv      a table of the arrays that have one value for each example; only written
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import lzma
 import math
@@ -16,7 +19,7 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +30,7 @@ from lingo.config.base.errors import ParamError
 from lingo.storage.files import explain_write_errors, open_atomic
 
 SUFFIXES = (".npz", ".jsonl")
+OUTPUT_SUFFIXES = (*SUFFIXES, ".csv")
 
 ARCHIVE_ERRORS = (
     ValueError,
@@ -46,6 +50,8 @@ _HEADERS: dict[tuple[int, int], Any] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+_PLACES = {"file", "example_id"}  # arrays that say which example it is
+
 MAX_AXES = 32
 """The most axes of an array in a file; NumPy 1 has no more."""
 
@@ -57,10 +63,10 @@ Add = Callable[[Mapping[str, np.ndarray]], None]
 """Adds the examples of a batch, {name: [B, ...]}."""
 
 
-def check_suffix(path: Path) -> None:
-    """Raises ParamError unless a path ends in one of `SUFFIXES`."""
-    if path.suffix not in SUFFIXES:
-        raise ParamError(f"{path}: a file of examples ends in {' or '.join(SUFFIXES)}")
+def check_suffix(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
+    """Raises ParamError unless a path ends in one of `suffixes`."""
+    if path.suffix not in suffixes:
+        raise ParamError(f"{path}: a file of examples ends in {' or '.join(suffixes)}")
 
 
 def read_examples(path: Path) -> dict[str, np.ndarray]:
@@ -83,10 +89,10 @@ def write_examples(path: Path) -> Iterator[Add]:
     """Yields a function that adds examples to a new file; the file appears when it is complete.
 
     Only the added batch is in memory. After an error there is no file. The function raises
-    ParamError if an archive would get arrays of several shapes; StorageError is raised if the file
-    cannot be written.
+    ParamError if an archive would get arrays of several shapes, or a table has no column;
+    StorageError is raised if the file cannot be written.
     """
-    check_suffix(path)
+    check_suffix(path, OUTPUT_SUFFIXES)
     with open_atomic(path) as file:
         if path.suffix == ".npz":
             with contextlib.ExitStack() as parts:
@@ -94,6 +100,8 @@ def write_examples(path: Path) -> Iterator[Add]:
                 yield archive.add
                 with explain_write_errors(path):
                     archive.write(file)
+        elif path.suffix == ".csv":
+            yield _Table(path, file).add
         else:
 
             def add(batch: Mapping[str, np.ndarray]) -> None:
@@ -112,9 +120,13 @@ class _Archive:
         self._files: dict[str, Any] = {}
         self._arrays: dict[str, np.ndarray] = {}  # the first example, for shapes and dtypes
         self._sizes: dict[str, int] = {}
+        self._texts: dict[str, list[np.ndarray]] = {}
 
     def add(self, batch: Mapping[str, np.ndarray]) -> None:
         for name, array in batch.items():
+            if array.dtype.kind == "U":  # the longest text, known at the end, decides the dtype
+                self._texts.setdefault(name, []).append(array)
+                continue
             first = self._arrays.setdefault(name, array[:1].copy())
             if array.shape[1:] != first.shape[1:]:
                 raise ParamError(
@@ -141,6 +153,35 @@ class _Archive:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                     np.lib.format.write_array_header_1_0(entry, header)
                     shutil.copyfileobj(part, entry)
+            for name, parts in self._texts.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, np.concatenate(parts), allow_pickle=False)
+
+
+class _Table:
+    """A table in a CSV file: a column for each array with one value per example."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path, self._file, self._columns = path, file, list[str]()
+
+    def add(self, batch: Mapping[str, np.ndarray]) -> None:
+        if not self._columns:
+            self._columns = [name for name, array in batch.items() if array.ndim == 1]
+            if set(self._columns) <= _PLACES:
+                others = ", ".join(name for name in batch if name not in _PLACES)
+                raise ParamError(
+                    f"{self._path}: a table has one value in a column, but an example has several"
+                    f" in each of {others}: write .npz or .jsonl"
+                )
+            self._write([self._columns])
+        # As texts, numbers have the digits of their own type: 0.1, not 0.10000000149011612.
+        self._write(zip(*(batch[name].astype(str) for name in self._columns), strict=True))
+
+    def _write(self, rows: Iterable[Sequence[Any]]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        with explain_write_errors(self._path):
+            self._file.write(text.getvalue().encode(errors="replace"))
 
 
 def read_archive(file: BinaryIO) -> dict[str, np.ndarray]:

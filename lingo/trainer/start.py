@@ -19,6 +19,7 @@ from lingo.checkpoints.sources.transfer import Transfer
 from lingo.checkpoints.store import share_checkpoint
 from lingo.config import source_record, text
 from lingo.config.lazy import tf
+from lingo.config.params import ParamError
 from lingo.config.roots.user_line import is_lingos
 from lingo.contract import Experiment
 from lingo.inspection import program as inspection
@@ -42,6 +43,7 @@ from lingo.trainer.changes import (
 )
 from lingo.trainer.directory import environment
 from lingo.trainer.directory.run_directory import (
+    CLASSES,
     CONFIG,
     ENVIRONMENT,
     FLAGS,
@@ -220,7 +222,18 @@ def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
             )
         input.check_repeatable()
         fingerprints[name] = input.check_fingerprint()
+        _check_classes(name, input.class_names, experiment.train_input.class_names)
     return fingerprints
+
+
+def _check_classes(name: str, names: tuple[str, ...], of_training: tuple[str, ...]) -> None:
+    """Raises ParamError if labels of the input `name` have other names than in training."""
+    if of_training and names != of_training[: len(names)]:
+        raise ParamError(
+            f"{name} has the classes {', '.join(names):.80}, but training has"
+            f" {', '.join(of_training):.80}: a label needs the same name in both, so give both one"
+            " list of names, such as ImageFolder's classes=FILE"
+        )
 
 
 def _environment(
@@ -246,6 +259,8 @@ def write_texts(run: Run, start: Start) -> None:
         ENVIRONMENT: json.dumps(start.environment, indent=1) + "\n",
         "weights.txt": weight_table.render(run.experiment.task),
     }
+    if names := run.experiment.class_names:
+        texts[CLASSES] = json.dumps(names, indent=1) + "\n"
     if start.program_text:
         texts["program.txt"] = start.program_text
     if start.warm is not None:

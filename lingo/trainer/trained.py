@@ -38,7 +38,7 @@ from lingo.layers.quantization.fold import dequantize_weights
 from lingo.learner.state import TrainState, load_arrays, restore_state
 from lingo.learner.step import normalize_losses
 from lingo.learner.task import BATCH_EXAMPLE, Batch, CheckedBatch
-from lingo.ops.kind import describe_kind
+from lingo.metrics.class_names import add_classes
 from lingo.runtimes import local
 from lingo.runtimes.program import Program
 from lingo.storage.files import refuse_address
@@ -124,6 +124,11 @@ class Trained:
         return self.checkpoint.step
 
     @functools.cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes by label, as in training; () if classes have no names."""
+        return self._run.class_names()
+
+    @functools.cached_property
     def weights(self) -> Mapping[str, np.ndarray]:
         """The weights of evaluations and predictions: path -> float32 array of any shape.
 
@@ -146,7 +151,7 @@ class Trained:
     @overload
     def predict(
         self,
-        inputs: Input | Mapping[str, Any],
+        inputs: Input | Mapping[str, Any] | str | Path,
         *,
         batch_size: int | None = None,
         stream: Literal[False] = False,
@@ -156,7 +161,7 @@ class Trained:
     @overload
     def predict(
         self,
-        inputs: Input | Mapping[str, Any],
+        inputs: Input | Mapping[str, Any] | str | Path,
         *,
         batch_size: int | None = None,
         stream: Literal[True],
@@ -166,7 +171,7 @@ class Trained:
     @documents(prediction.PredictOptions)
     def predict(
         self,
-        inputs: Input | Mapping[str, Any],
+        inputs: Input | Mapping[str, Any] | str | Path,
         *,
         batch_size: int | None = None,
         stream: bool = False,
@@ -179,43 +184,27 @@ class Trained:
 
         Args:
             inputs: an input that ends, such as `model.experiment.eval_inputs["heldout"]`; or
-                {name: [N, ...]}, the arrays of `train_input.batch(0)` that the prediction reads.
+                {name: [N, ...]}, the arrays of `train_input.batch(0)` that the prediction reads; or
+                the path of files without labels, "cat.png", a folder or a glob, which are read as
+                the files of the first evaluation input are (`Input.unlabeled`).
             stream: return an iterator over batches' results, with only one batch in memory.
             progress: called with the number of batches done and the total.
 
         Returns:
             {name: [N, ...]}, in the order of `inputs`, without padding. For an Input the result
-            also has `example_id`, int64 [N], each example's index in the input.
+            also has `example_id`, int64 [N], each example's index in the input; for files it has
+            `file`, str [N]. A classifier's result has `class`, str [N], and its `probability`.
 
         Raises:
             ParamError: if the task has no predictions, the input has no end, or an array is
                 missing, not known, or of another shape or dtype.
-            DataError, ProgramError: if the input or a device fails.
+            DataError, ProgramError: if the input, a file or a device fails.
         """
-        if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
-            raise ParamError(f"batch_size={batch_size!r} is not a positive int")
-        if isinstance(inputs, Input):
-            sized = inputs.p.copy().set(batch_size=batch_size).build() if batch_size else inputs
-            sized.num_batches()  # raises if the input has no end
-            batches = prediction.predict_input(
-                self.experiment, self._program, sized, progress=progress
-            )
-        elif isinstance(inputs, Mapping):
-            arrays = prediction.convert_arrays(self.experiment, inputs)
-            most = self.experiment.train_input.specs()["rows"][0][0]
-            batches = prediction.predict_arrays(
-                self.experiment,
-                self._program,
-                arrays,
-                batch_size=batch_size or min(most, len(next(iter(arrays.values())))),
-                progress=progress,
-            )
-        else:
-            raise ParamError(
-                f"predict takes an Input or a dict of arrays, got {describe_kind(inputs)}:"
-                f" {BATCH_EXAMPLE}"
-            )
-        return batches if stream else prediction.concatenate(batches)
+        batches = prediction.predict_batches(
+            self.experiment, self._program, inputs, batch_size=batch_size, progress=progress
+        )
+        named = (add_classes(batch, self.class_names) for batch in batches)
+        return named if stream else prediction.concatenate(named)
 
     def __call__(self, batch: Mapping[str, Any]) -> prediction.Predictions:
         """Returns the predictions for arrays {name: [B, ...]}, computed as one batch."""
@@ -358,6 +347,7 @@ class Trained:
                 "config_sha256": saved.get("digest"),
                 "step": self.step,
                 "weights": self.experiment.p.evaluate.weights,
+                "class_names": list(self.class_names),
             },
             progress=call.progress,
         )
@@ -379,7 +369,9 @@ class Trained:
     def exported_model(self) -> ExportedModel:
         """Returns the task, with the evaluation weights, as functions that exporters can trace."""
         state = self._state_to_export("none")
-        return ExportedModel(self.experiment, state.weights, state.state)
+        return ExportedModel(
+            self.experiment, state.weights, state.state, class_names=self.class_names
+        )
 
     def _check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         if not isinstance(batch, Mapping):

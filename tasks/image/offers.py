@@ -32,14 +32,20 @@ def check_offers(
         )
 
 
-def check_images(images: tf.Tensor, *, field: str, shape: Sequence[int]) -> None:
+def check_images(
+    images: tf.Tensor,
+    *,
+    field: str,
+    shape: Sequence[int],
+    advice: str = "where `augment` changes the size of images, give the input the same `size`",
+) -> None:
     """Raises ParamError unless images, [B, ...], have the `shape` that a task's `field` sets.
 
-    `augment` may have changed the shape: an input offers the shape before augmentation.
+    `augment` may have changed the shape: an input offers the shape before augmentation. `advice`
+    ends the message.
     """
     if not images.shape[1:].is_compatible_with(shape):
         raise ParamError(
             f"a batch has images of {tuple(images.shape[1:])}, but the model is built for"
-            f" task.{field}={tuple(shape)}, which the input offers: where `augment` changes the"
-            " size of images, give the input the same `size`"
+            f" task.{field}={tuple(shape)}, which the input offers: {advice}"
         )

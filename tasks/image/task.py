@@ -19,6 +19,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.stacks.micro_batches import first_shape
 from lingo.layers.window import annotate_image
 from lingo.learner.task import Batch, Task
+from lingo.metrics.class_names import name_classes
 from lingo.metrics.classification import confusion, top_k_accuracy
 from lingo.metrics.media import Media
 from lingo.metrics.metric import weighted_mean
@@ -29,6 +30,10 @@ from lingo.ops.losses import shares_cross_entropy, token_losses
 from tasks.image.levels import Levels, check_levels, normalize_levels
 from tasks.image.offers import check_images, check_offers
 
+_RESIZE = (
+    "resize them as the evaluation input does, or give the files, which are then resized so:"
+    " --input=FOLDER or model.predict('cat.png')"
+)
 AUXILIARY = "auxiliary_cross_entropy"
 """The loss term of auxiliary heads."""
 
@@ -122,7 +127,11 @@ class ImageClassification(Task):
         return {} if self.p.label_smoothing else {"cross_entropy": "loss"}
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns `logits`, float32 [B, K], and the likeliest `labels`, int32 [B], of `images`."""
+        """Returns `logits`, float32 [B, K], and the likeliest `labels`, int32 [B], of `images`.
+
+        Raises ParamError for images of another shape than `image_shape`.
+        """
+        check_images(batch["images"], field="image_shape", shape=self.p.image_shape, advice=_RESIZE)
         logits = tf.cast(self._logits(batch), tf.float32)
         return {"logits": logits, "labels": tf.argmax(logits, axis=-1, output_type=tf.int32)}
 
@@ -191,8 +200,7 @@ class ImageClassification(Task):
 
     def _names(self) -> list[str]:
         """Returns the names of all classes, or their numbers."""
-        names = self.p.class_names
-        return [*names, *map(str, range(len(names), self.p.num_classes))]
+        return name_classes(self.p.num_classes, self.p.class_names)
 
     def _check_logits(self, shape: Sequence[int | None]) -> None:
         """Raises ParamError unless the shape is [B, K]."""

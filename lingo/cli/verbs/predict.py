@@ -4,18 +4,29 @@
     lingo predict --run=runs/tiny --input=heldout --output=heldout.jsonl --step=best
     lingo predict --run=runs/tiny --input=mine.npz --output=predictions.npz --batch_size=8
     lingo predict --run=runs/tiny --input=mine.jsonl --output=predictions.jsonl
+    lingo predict --run=runs/pets --input=photos
+    lingo predict --run=runs/pets --input='photos/*.png' --output=predictions.csv
 
-The input is an evaluation input of the run, which --set may change, or a file with the arrays of
-`train_input.batch(0)`; arrays that only the loss reads may be missing. A file is a .npz of NumPy,
-with an array for each name, or a .jsonl, with an object for each example. The output has the arrays
-that the task's `predict` returns, in the order of the input; for an evaluation input also
-`example_id`, the index of each example. It appears only when it is complete, and no file is
-overwritten. Only one batch of predictions is in memory.
+The input is an evaluation input of the run, which --set may change; or a file with the arrays of
+`train_input.batch(0)`, of which those that only the loss reads may be missing; or files without
+labels: an image, a folder or a glob. A file of arrays is a .npz of NumPy, with an array for each
+name, or a .jsonl, with an object for each example. Other files are read as those of the first
+evaluation input are: images are cut and resized in the same way.
+
+The output has the arrays that the task's `predict` returns, in the order of the input. For an
+evaluation input it also has `example_id`, the index of each example; for files without labels,
+`file`. If the task predicts classes, it has the name of the likeliest `class`, and the
+`probability` of this class. A .csv has only the arrays with one value for each example. Without
+--output, the classes of files are printed as a table. An output appears only when it is complete,
+and no file is overwritten. Only one batch of predictions is in memory.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import glob
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,74 +39,124 @@ from lingo.cli.options import StepOptions
 from lingo.config.options import option, option_class
 from lingo.config.params import suggest
 from lingo.contract import Experiment, build_experiment
-from lingo.storage.examples import SUFFIXES, read_examples, write_examples
+from lingo.storage.examples import OUTPUT_SUFFIXES, SUFFIXES, read_examples, write_examples
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.predict import PredictOptions
 from lingo.trainer.progress import Progress
 from lingo.trainer.trained import Trained
 
-_FILE = " or ".join(f"FILE{suffix}" for suffix in SUFFIXES)
+_ARRAYS = " or ".join(f"FILE{suffix}" for suffix in SUFFIXES)
+_OUTPUT = " or ".join(f"FILE{suffix}" for suffix in OUTPUT_SUFFIXES)
+_COLUMNS = ("file", "class", "probability")  # of the table that is printed
 
 
 @option_class
 class Options(PredictOptions, StepOptions, RunOptions, DeviceOptions):
     """The options of `lingo predict`."""
 
-    input: str | None = option(f"An evaluation input of the run, or {_FILE}.")
-    output: str | None = option(f"The new file of the predictions: {_FILE}.")
+    input: str | None = option(
+        f"An evaluation input of the run, {_ARRAYS}, or files without labels: a path or glob."
+    )
+    output: str | None = option(
+        f"The new file of the predictions: {_OUTPUT}. Without it, classes of files are printed."
+    )
 
 
 def run(options: Options) -> int:
-    """Computes the predictions and writes them into the output."""
+    """Computes the predictions, and writes them into the output, or prints them."""
     run, name, output = _check(options)
     resolved = options.resolve_run()
     experiment = build_experiment(resolved)
-    arrays = _read(name, experiment)
+    inputs = _read(name, experiment)
+    if output is None and not isinstance(inputs, str):
+        raise UsageError(f"no output given: --output={_OUTPUT}")
     options.make_devices(resolved.params)
     with experiment.runtime.join() as processes:
         model = Trained(resolved.params, RunDirectory(run), step=options.step)
         experiment_options.print_later_errors(model.checkpoint)
-        inputs = model.experiment.eval_inputs[name] if arrays is None else arrays
+        if inputs is None:
+            inputs = model.experiment.eval_inputs[name]
+        rows: list[tuple[str, ...]] = [_COLUMNS]
         with contextlib.ExitStack() as stack:
             progress = stack.enter_context(Progress(max_steps=1, enabled=processes.is_leader))
-            add = stack.enter_context(write_examples(output)) if processes.is_leader else None
+            add = functools.partial(_add_rows, rows)
+            if output is not None and processes.is_leader:
+                add = stack.enter_context(write_examples(output))
             advance = stack.enter_context(progress.work(f"predicting {name}"))
             shapes: dict[str, str] = {}
             num_examples = 0
             for batch in model.predict(
                 inputs, batch_size=options.batch_size, stream=True, progress=advance
             ):
-                shapes = {name: f"{a.dtype} {list(a.shape[1:])}" for name, a in batch.items()}
+                shapes = {
+                    name: _describe(array)
+                    for name, array in batch.items()
+                    if array.ndim == 1 or output is None or output.suffix != ".csv"
+                }
                 num_examples += len(next(iter(batch.values())))
-                if add is not None:
+                if output is None or processes.is_leader:
                     add(batch)
     if processes.is_leader:
-        print(f"{output}: {num_examples:,} examples at step {model.step}")
-        for array, shape in shapes.items():
+        if output is None:
+            _print_table(rows)
+        print(f"{output or name}: {num_examples:,} examples at step {model.step}")
+        for array, shape in shapes.items() if output is not None else ():
             print(f"  {array}: {shape} for each")
     return 0
 
 
-def _check(options: Options) -> tuple[str, str, Path]:
+def _check(options: Options) -> tuple[str, str, Path | None]:
     """Returns --run, --input and --output; raises UsageError for a mistake in the flags."""
     run = options.require_run()
     if options.input is None:
-        raise UsageError(f"no input given: --input=NAME, an evaluation input, or {_FILE}")
+        raise UsageError(
+            f"no input given: --input=NAME, an evaluation input, or {_ARRAYS}, or a path of files"
+            " without labels"
+        )
     if options.output is None:
-        raise UsageError(f"no output given: --output={_FILE}")
-    if Path(options.output).suffix not in SUFFIXES:
-        raise UsageError(f"--output={options.output} is not the name of a {_FILE}")
+        return run, options.input, None
+    if Path(options.output).suffix not in OUTPUT_SUFFIXES:
+        raise UsageError(f"--output={options.output} is not the name of a {_OUTPUT}")
     return run, options.input, new_output(options.output, "file")
 
 
-def _read(name: str, experiment: Experiment) -> Mapping[str, np.ndarray] | None:
-    """Returns the arrays in the file `name`; None if it is the name of an evaluation input."""
+def _read(name: str, experiment: Experiment) -> Mapping[str, np.ndarray] | str | None:
+    """Returns the arrays in the file `name`, or the path of files without labels.
+
+    The result is None if `name` is the name of an evaluation input.
+    """
     names = experiment.eval_inputs
     if name in names:
         return None
-    if Path(name).suffix not in SUFFIXES:
+    if Path(name).suffix in SUFFIXES:
+        return read_examples(Path(name))
+    if not (os.path.lexists(os.path.expanduser(name)) or glob.has_magic(name)):
         raise UsageError(
             f"--input={name} is neither an evaluation input ({', '.join(names) or 'it has none'})"
-            f" nor a {_FILE}.{suggest(name, names)}"
+            f" nor a {_ARRAYS}, nor a file or folder.{suggest(name, names)}"
         )
-    return read_examples(Path(name))
+    return name
+
+
+def _describe(array: np.ndarray) -> str:
+    kind = "text" if array.dtype.kind == "U" else str(array.dtype)
+    return f"{kind} {list(array.shape[1:])}"
+
+
+def _add_rows(rows: list[tuple[str, ...]], batch: Mapping[str, np.ndarray]) -> None:
+    """Adds the file, class and probability of each example, [B]; raises UsageError without them."""
+    if any(name not in batch for name in _COLUMNS):
+        raise UsageError(
+            f"no output given, and the task predicts no classes, but {', '.join(batch)}:"
+            f" --output={_OUTPUT}"
+        )
+    files, classes, shares = (batch[name].tolist() for name in _COLUMNS)
+    texts = [f"{share:.3f}" for share in shares]
+    rows += zip(files, classes, texts, strict=True)
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        padded = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+        print("  ".join(padded).rstrip())

@@ -40,6 +40,7 @@ class EncodedImages(DecodedRecords, interface=True):
 
     unit: ClassVar[str] = "image"
     longest_bytes: ClassVar[int] = MAX_BYTES
+    has_labels: ClassVar[bool] = True  # whether labels are known; else all are 0
 
     def check(self) -> None:
         super().check()

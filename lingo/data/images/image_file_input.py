@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,15 +19,17 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.config.base.types import Operational
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params, fields
 from lingo.data.example_input import IndexedInput
 from lingo.data.files import DataError
 from lingo.data.gzip_copy import describe_copies
 from lingo.data.images.decode import Channels, Part, PixelBudget, decode_into, part_of
 from lingo.data.images.encoded import EncodedImage, EncodedImages, from_document, open_images
 from lingo.data.images.header import MAX_BYTES, MAX_PIXELS, BrokenImage, Header, read_header
+from lingo.data.images.image_folder import ImageFiles
 from lingo.data.images.view import CentralView, View
 from lingo.data.index import Index, Progress
+from lingo.data.input import Input
 from lingo.ops import random
 
 _GROUP = 256  # encoded images that a thread has in memory at once
@@ -40,7 +43,7 @@ class ImageFileInput(IndexedInput):
     this part. An image that cannot be decoded is an error that names its file. Opening the data
     reads all files once and makes an index, which later runs use.
 
-    Batches: `images`, uint8 [B, size, size, channels]; `labels`, int32 [B].
+    Batches: `images`, uint8 [B, size, size, channels]; `labels`, int32 [B], if they are known.
     """
 
     source: EncodedImages  # where the images are
@@ -77,6 +80,22 @@ class ImageFileInput(IndexedInput):
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes by label; of an ImageFolder, the names of its folders."""
         return tuple(self.source.class_names())
+
+    def unlabeled(self, path: str) -> Params:
+        """Returns the params of an input of other images, each seen as in this evaluation input.
+
+        `path` is an image, a folder of images at any depth, or a glob. Raises ParamError if this
+        input changes images at random, as in training.
+        """
+        check_is_fixed(self, view=self.view)
+        source = ImageFiles.params(pattern=path, num_classes=self.source.p.num_classes)
+        single = {"shuffle": False, "repeat": False, "max_batches": None, "cache": False}
+        return self.p.copy().set(source=source, **single)
+
+    def example_names(self, numbers: np.ndarray) -> list[str]:
+        """Returns the file of each image, [B], or the place of its record."""
+        places = map(self.index.where, self._order().indices(numbers).tolist())
+        return [os.fsencode(place).decode(errors="replace") for place in places]
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Opens the data; raises DataError if it is missing, damaged or has other classes."""
@@ -137,7 +156,8 @@ class ImageFileInput(IndexedInput):
         """Returns uninitialized arrays for `num` images and labels, by default for all."""
         num, p = self.num_examples() if num is None else num, self.p
         shape = (num, p.size, p.size, p.channels)
-        return {"images": np.empty(shape, np.uint8), "labels": np.empty(num, np.int32)}
+        labels = {"labels": np.empty(num, np.int32)} if self.source.has_labels else {}
+        return {"images": np.empty(shape, np.uint8), **labels}
 
     def _decode(self, documents: np.ndarray, keys: random.Key) -> dict[str, np.ndarray]:
         """Returns images and labels of documents, int64 [B]; a key per document chooses its view.
@@ -150,7 +170,8 @@ class ImageFileInput(IndexedInput):
             with self._reading:
                 encoded = [from_document(text) for text in self.index.texts(some)]
                 parts = self._parts(some, encoded, own_keys)
-            arrays["labels"][group] = [image.label for image in encoded]
+            if "labels" in arrays:
+                arrays["labels"][group] = [image.label for image in encoded]
             self._decode_into(arrays["images"][group], parts, some)
         return arrays
 
@@ -185,6 +206,47 @@ class ImageFileInput(IndexedInput):
         return DataError(
             f"{self.index.where(document)}: the image cannot be decoded: {error}. Replace it, or"
             " remove it."
+        )
+
+
+def central_squares(path: str, input: Input) -> Params:
+    """Returns the params of an input of the images at `path`, as `ImageFileInput.unlabeled`.
+
+    Of each image, the largest central square is seen, in the shape of the images that `input`
+    makes. Raises ParamError if these are no squares, or changed at random.
+    """
+    check_is_fixed(input)
+    offers = input.offers()
+    height, width, channels = offers["image_shape"]
+    if height != width or channels not in (1, 3):
+        raise ParamError(
+            f"{path}: images are read as grey or coloured squares, but {type(input).__name__} has"
+            f" images of {height} x {width} x {channels}: give arrays in a .npz file"
+        )
+    augment = {
+        name: getattr(input.p, name)
+        for name in ("augment", "augment_arguments")
+        if name in fields(input.p.cls)
+    }
+    return ImageFileInput.params(
+        source=ImageFiles.params(pattern=path, num_classes=offers["num_classes"]),
+        size=height,
+        channels=channels,
+        view=CentralView.params(side=1.0),
+        batch_size=input.p.batch_size,
+        shuffle=False,
+        repeat=False,
+        **augment,
+    )
+
+
+def check_is_fixed(input: Input, *, view: View | None = None) -> None:
+    """Raises ParamError if an input shows random parts of images, or augments them for training."""
+    is_random = view is not None and not view.is_fixed
+    if is_random or (input.p.repeat and getattr(input.p, "augment", None) is not None):
+        raise ParamError(
+            f"{type(input).__name__} changes images at random, for training: predictions for other"
+            " files need an evaluation input, in eval_inputs, which says what is seen of an image"
         )
 
 

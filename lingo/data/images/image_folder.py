@@ -1,4 +1,4 @@
-"""A folder of images, with a folder inside for each class."""
+"""Files of images: a folder with a folder inside for each class, or any files without classes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from lingo.config.base.types import FilePath
 from lingo.config.params import ParamError
 from lingo.data.files import DataError, File, FilePattern, entries
 from lingo.data.images.encoded import EncodedImage, EncodedImages, check_classes, read_classes
+from lingo.data.record_source import MatchingFiles
 
 _EXTENSIONS = (".jpg", ".jpeg", ".png")
 
@@ -33,14 +34,7 @@ class ImageFolder(EncodedImages):
 
     def files(self) -> list[File]:
         _ = self._labels  # first: its errors say more than "no file matches"
-        files = super().files()
-        for file in files:
-            if not file.path.lower().endswith(_EXTENSIONS):
-                raise DataError(
-                    f"{file.path} is not {', '.join(_EXTENSIONS[:-1])} or {_EXTENSIONS[-1]}: move"
-                    " it out of the folder, or convert it."
-                )
-        return files
+        return _check_extensions(super().files())
 
     def document(self, file: File, data: bytes, where: str) -> bytes:
         label = self._labels[file.name.partition("/")[0]]
@@ -72,6 +66,48 @@ class ImageFolder(EncodedImages):
                     f" {self.p.classes}: add its name there, or move it away."
                 )
         return {name: label for label, name in enumerate(names)}
+
+
+class ImageFiles(EncodedImages, MatchingFiles):
+    """JPEG and PNG files without labels: all in a folder, at any depth; one file; or a glob.
+
+    Files are in the order of their names. Hidden files in a folder are ignored, others are an error
+    unless they are images.
+    """
+
+    has_labels = False
+
+    def places(self) -> list[FilePattern]:
+        folder = os.path.expanduser(self.p.pattern)
+        if os.path.isdir(folder):
+            return [FilePattern(folder, os.path.join("**", "*"))]
+        return super().places()
+
+    def files(self) -> list[File]:
+        return _check_extensions(super().files())
+
+    def document(self, file: File, data: bytes, where: str) -> bytes:
+        return self.to_document(EncodedImage(0, data), where)
+
+    def where(self, file: File, number: int, start: int) -> str:
+        """Returns the file's path, relative to the working directory if the file is in it."""
+        del number, start  # a file is an image
+        short = os.path.relpath(file.path)
+        return file.path if short.startswith(os.pardir) else short
+
+    def class_names(self) -> list[str]:
+        return []
+
+
+def _check_extensions(files: list[File]) -> list[File]:
+    """Returns the files; raises DataError for one that does not have an image's extension."""
+    for file in files:
+        if not file.path.lower().endswith(_EXTENSIONS):
+            raise DataError(
+                f"{file.path} is not {', '.join(_EXTENSIONS[:-1])} or {_EXTENSIONS[-1]}: move"
+                " it out of the folder, or convert it."
+            )
+    return files
 
 
 def class_folders(root: str) -> list[str]:

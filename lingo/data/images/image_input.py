@@ -11,10 +11,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.data.array_spec import ArraySpec
 from lingo.data.epoch_order import EpochOrder
 from lingo.data.files import DataError
+from lingo.data.images.image_file_input import central_squares
 from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.data.record_source import Splittable, split_hash
@@ -90,6 +91,10 @@ class ImageInput(Input):
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.source.class_names
+
+    def unlabeled(self, path: str) -> Params:
+        """Returns the params of an input of the central squares of other images."""
+        return central_squares(path, self)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         del progress  # the images are few and small

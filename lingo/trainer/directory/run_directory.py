@@ -1,6 +1,7 @@
 """The directory of a run: configuration, reports, status and checkpoints.
 
     config.json, config.txt, flags.txt, environment.json, weights.txt    texts, written at the start
+    classes.json        a list of the names of the classes, by label, if classes have names
     source/             the user's own files of Python that the experiment uses
     metrics.jsonl       one flat object per report: TensorBoard tags, `step` and `time`
     vectors.jsonl       one object per report with vectors: layers' statistics to plot over time
@@ -42,6 +43,7 @@ CONFIG = "config.json"
 RESOLVED = "config.txt"
 FLAGS = "flags.txt"
 ENVIRONMENT = "environment.json"
+CLASSES = "classes.json"
 SOURCE = source_record.FOLDER
 METRICS = "metrics.jsonl"
 VECTORS = "vectors.jsonl"
@@ -224,6 +226,16 @@ class RunDirectory:
             return source_record.from_json(json.loads(self.read(ENVIRONMENT) or "{}").get(SOURCE))
         except (ValueError, AttributeError, RecursionError):  # damaged, or of another form
             return {}
+
+    def class_names(self) -> tuple[str, ...]:
+        """Returns the names of the classes, by label; () if the run has no names of classes."""
+        try:
+            names = json.loads(self.read(CLASSES) or "[]")
+        except (ValueError, RecursionError):
+            names = None
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ParamError(f"{self.path / CLASSES} is not the list of names that the run wrote")
+        return tuple(names)
 
     def changed_source(self, params: Params) -> list[str]:
         """Returns the user's own files of an experiment that have changed since the run began."""

@@ -28,6 +28,7 @@ from lingo.data.prefetch import Prefetch
 from lingo.inspection.trace import trace_metrics, trace_predictions
 from lingo.learner.state import WhichWeights, restore_state
 from lingo.learner.task import Task, check_results, check_summaries
+from lingo.metrics.class_names import use_class_names
 from lingo.metrics.input_picture import summarize_inputs
 from lingo.metrics.media import Media, Table
 from lingo.metrics.metric import State
@@ -134,7 +135,8 @@ def evaluate_all(
         if input.measures:
             scores, answers = score_predictions(experiment, program, input, between=between)
             metrics |= scores
-        summaries = summarize(experiment, program, input, states, metrics)
+        with use_class_names(input.class_names):
+            summaries = summarize(experiment, program, input, states, metrics)
         found[name] = metrics
         yield EvaluationResult(name, metrics, summaries, answers)
     for name, metrics in average_metrics(experiment, found).items():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from lingo.decode.decoding import Decoding
 from lingo.decode.text import Continuation
 from lingo.export.exported_model import Arrays
 from lingo.learner.task import BATCH_EXAMPLE
+from lingo.ops.kind import describe_kind
 from lingo.runtimes.program import Program, explain_program_errors
 from lingo.trainer.evaluation.generate import continue_prompts
 
@@ -52,6 +54,35 @@ class PredictOptions:
 _COUNTS = ("example_id", "rows", "weights")  # arrays of every batch that a user need not give
 
 
+def predict_batches(
+    experiment: Experiment,
+    program: Program,
+    inputs: Input | Mapping[str, Any] | str | Path,
+    *,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Predictions]:
+    """Yields the predictions for an input, for arrays, or for files, as `Trained.predict` does."""
+    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+        raise ParamError(f"batch_size={batch_size!r} is not a positive int")
+    if isinstance(inputs, (str, Path)):
+        sized = {"batch_size": batch_size, "progress": progress}
+        return predict_files(experiment, program, str(inputs), **sized)
+    if isinstance(inputs, Input):
+        sized = inputs.p.copy().set(batch_size=batch_size).build() if batch_size else inputs
+        sized.num_batches()  # raises if the input has no end
+        return predict_input(experiment, program, sized, progress=progress)
+    if not isinstance(inputs, Mapping):
+        raise ParamError(
+            f"predict takes an Input, a dict of arrays, or the path of files, got"
+            f" {describe_kind(inputs)}: {BATCH_EXAMPLE}"
+        )
+    arrays = convert_arrays(experiment, inputs)
+    most = experiment.train_input.specs()["rows"][0][0]
+    size = batch_size or min(most, len(next(iter(arrays.values()))))
+    return predict_arrays(experiment, program, arrays, batch_size=size, progress=progress)
+
+
 def predict_input(
     experiment: Experiment, program: Program, input: Input, *, progress: Progress | None = None
 ) -> Iterator[Predictions]:
@@ -75,6 +106,34 @@ def predict_input(
             yield {name: array[is_example] for name, array in results.items()}
             if progress is not None:
                 progress(steps.stop, number)
+
+
+def predict_files(
+    experiment: Experiment,
+    program: Program,
+    path: str,
+    *,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Predictions]:
+    """Returns an iterator over the batches' predictions for examples in files without labels.
+
+    The first evaluation input, or the training input, decides how files are read
+    (`Input.unlabeled`). The array `file`, str [B], says where each example is.
+
+    Raises ParamError if that input reads no such files, DataError if one of them cannot be read,
+    and ProgramError if the program fails.
+    """
+    data = next(iter(experiment.eval_inputs.values()), experiment.train_input)
+    params = data.unlabeled(path)
+    input: Input = (params.set(batch_size=batch_size) if batch_size else params).build()
+    input.prepare()
+
+    def with_names(batch: Predictions) -> Predictions:
+        names = input.example_names(batch.pop("example_id"))
+        return {"file": np.array(names, str), **batch}
+
+    return map(with_names, predict_input(experiment, program, input, progress=progress))
 
 
 def predict_arrays(

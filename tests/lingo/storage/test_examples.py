@@ -1,5 +1,6 @@
 """Files of examples hold what was written, whole or not at all; a damaged one is told in a line."""
 
+import csv
 import json
 import os
 import re
@@ -119,4 +120,37 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match=r"cannot write .*x\.npz: No space left"):
         write(tmp_path / "x.npz", BATCHES)
+    assert os.listdir(tmp_path) == []
+
+
+def test_texts_of_any_length_are_kept(tmp_path):
+    batches = [{"file": np.array(["a"])}, {"file": np.array(["long, \u00e9.png", "b"])}]
+    files = ["a", "long, \u00e9.png", "b"]
+    write(tmp_path / "x.npz", batches)
+    assert read_examples(tmp_path / "x.npz")["file"].tolist() == files
+    write(tmp_path / "x.jsonl", batches)
+    rows = (tmp_path / "x.jsonl").read_text().splitlines()
+    assert [json.loads(row)["file"] for row in rows] == files
+
+
+def test_a_table_has_the_arrays_with_one_value_for_each_example(tmp_path):
+    batch = {
+        "file": np.array(['a, "b".png', "c.png"]),
+        "share": np.array([0.1, 1 / 3], "f"),
+        "logits": np.zeros([2, 3]),
+        "is_large": np.array([True, False]),
+    }
+    write(tmp_path / "x.csv", [batch, batch])
+    text = (tmp_path / "x.csv").read_text()
+    assert text.splitlines()[:2] == ["file,share,is_large", '"a, ""b"".png",0.1,True']
+    with open(tmp_path / "x.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["file"] for row in rows] == ['a, "b".png', "c.png"] * 2
+    assert np.float32(rows[1]["share"]) == batch["share"][1]
+
+
+def test_a_table_without_a_column_of_predictions_is_refused(tmp_path):
+    batch = {"example_id": np.arange(2), "tokens": np.zeros([2, 3], int)}
+    with pytest.raises(ParamError, match=r"x\.csv: a table has one value .* in each of tokens:"):
+        write(tmp_path / "x.csv", [batch])
     assert os.listdir(tmp_path) == []

@@ -114,7 +114,11 @@ def test_a_mistake_in_what_to_predict_is_told_before_the_first_result(model):
     experiment = model.experiment
     for inputs, options, message in (
         (experiment.train_input, {}, "TextInput repeats without end: set repeat=False"),
-        ([1, 2], {}, "predict takes an Input or a dict of arrays, got a list: experiment.train_in"),
+        (
+            [1, 2],
+            {},
+            "predict takes an Input, a dict of arrays, or the path of files, got a list: ",
+        ),
         ({}, {"batch_size": 0}, "batch_size=0 is not a positive int"),
         ({}, {"batch_size": True}, "batch_size=True is not a positive int"),
         ({"token": []}, {}, "no input of the experiment has an array 'token'. Did you mean"),

@@ -120,7 +120,8 @@ def test_two_devices_predict_what_one_does(command, tmp_path, runtime):
     [
         (["--output=x.npz"], "no input given: --input=NAME, an evaluation input, or FILE.npz or"),
         (["--input=same"], "no output given: --output=FILE.npz or FILE.jsonl"),
-        (["--input=same", "--output=x.csv"], "--output=x.csv is not the name of a FILE.npz or"),
+        (["--input=same", "--output=x.csv"], "x.csv: a table has one value in a column, but"),
+        (["--input=same", "--output=x.tsv"], "--output=x.tsv is not the name of a FILE.npz or"),
         (["--input=same", "--output=old.npz"], "--output=old.npz exists: name another file, or"),
         (["--input=same", "--output=no/x.npz"], "--output=no/x.npz: there is no directory no"),
         (

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import lingo
 from lingo.config.lazy import tf
@@ -321,3 +322,36 @@ def test_a_run_that_was_stopped_has_the_losses_of_one_that_was_not(root, tmp_pat
 def test_classes_have_the_names_of_their_folders_in_order_of_labels(root, wrap):
     input = wrap(pets(root).p.copy()).build()
     assert input.class_names == ("cat", "dog")
+
+
+def test_other_files_are_seen_as_in_the_evaluation_and_have_no_labels(root, tmp_path):
+    evaluation = pets(root, view=CentralView, repeat=False, shuffle=False, max_batches=1)
+    other = evaluation.unlabeled(str(root)).build()
+    assert (other.num_batches(), other.num_examples()) == (3, 10)
+    whole = pets(root, view=CentralView, repeat=False, shuffle=False)
+    for step in range(3):
+        batch, labelled = other.batch(step), whole.batch(step)
+        assert "labels" not in batch
+        np.testing.assert_array_equal(batch["images"], labelled["images"])
+    assert [os.path.basename(name) for name in other.example_names(np.arange(4))] == [
+        "0.jpeg", "1.png", "2.jpeg", "3.png"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(10, 12), (64, 80), (16, 16)])
+def test_an_image_of_another_size_is_the_central_square_resized(root, tmp_path, shape):
+    height, width = shape
+    pixels = Image.fromarray(picture(height, width))
+    (tmp_path / "a.png").write_bytes(encode(pixels, "PNG"))
+    view = CentralView.params(side=1.0)
+    data = pets(root, view=view, repeat=False).unlabeled(str(tmp_path / "a.png")).build()
+    left, factor = (width - height) // 2, max(1, height // 16)
+    square = pixels.crop((left, 0, left + height, height)).reduce(factor)
+    expected = np.asarray(square.resize((16, 16), Image.Resampling.BILINEAR), int)
+    assert np.abs(data.batch(0)["images"][0] - expected).max() <= 1
+
+
+def test_files_are_not_predicted_by_an_input_that_changes_images_at_random(root):
+    for fields in ({}, {"view": CentralView, "augment": lambda example, key: example}):
+        with pytest.raises(ParamError, match="ImageFileInput changes images at random"):
+            pets(root, **fields).unlabeled("a.png")

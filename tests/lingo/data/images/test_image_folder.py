@@ -9,7 +9,7 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.data.files import DataError
 from lingo.data.images.encoded import from_document, open_images
-from lingo.data.images.image_folder import ImageFolder
+from lingo.data.images.image_folder import ImageFiles, ImageFolder
 from tests.lingo.data.images.pictures import encode, picture, write_folder
 
 
@@ -135,3 +135,42 @@ def test_damaged_images_may_be_left_out(root):
 def test_fields_out_of_range_are_refused(root, fields, message):
     with pytest.raises(ParamError, match=message):
         source(root, **fields)
+
+
+def files(pattern, **fields):
+    """Returns the shown names of images without labels, in order, and the labels of all."""
+    source = ImageFiles.params(pattern=str(pattern), num_classes=1, **fields).build()
+    index = open_images(source)
+    documents = [index.read(i, 0, int(size)) for i, size in enumerate(index.size)]
+    assert {from_document(document).label for document in documents} == {0}
+    return [index.where(i) for i in range(len(documents))]
+
+
+def test_images_without_classes_are_those_of_a_folder_a_glob_or_one_path(root, monkeypatch):
+    monkeypatch.chdir(root.parent)
+    (root / "0.png").write_bytes(encode(picture(), "PNG"))
+    (root / ".hidden").write_bytes(b"")
+    names = [f"{c}/{i}.{('jpeg', 'png')[i % 2]}" for c in ("cat", "dog") for i in range(4)]
+    assert files(root) == files("pets") == [f"pets/{name}" for name in ("0.png", *names)]
+    assert files("pets/cat/1.png") == ["pets/cat/1.png"]
+    assert files("pets/*/1.png") == ["pets/cat/1.png", "pets/dog/1.png"]
+    monkeypatch.chdir(root / "dog")
+    assert files(root / "cat" / "1.png") == [f"{root}/cat/1.png"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda root: (root / "cat" / "a.txt").write_text("x"), r"cat/a\.txt is not \.jpg"),
+        (lambda root: (root / "cat" / "a.png").write_text("x"), r"cat/a\.png: neither JPEG nor"),
+        (
+            lambda root: [p.unlink() for p in root.glob("*/*")],
+            r"no file matches\. .* holds cat, dog",
+        ),
+        (shutil.rmtree, r"no file matches\. .* holds nothing"),
+    ],
+)
+def test_files_that_are_no_images_are_refused(root, change, message):
+    change(root)
+    with pytest.raises(DataError, match=message):
+        files(root)

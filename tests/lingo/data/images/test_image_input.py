@@ -14,6 +14,7 @@ from lingo.data.files import DataError
 from lingo.data.images.image_input import ImageInput, Labelled, LabelledImages
 from lingo.datasets.digits import Digits
 from tests.lingo.data.documents import assert_starts_anywhere, specs_of
+from tests.lingo.data.images.pictures import encode
 
 
 class Squares(LabelledImages):
@@ -140,3 +141,20 @@ def test_a_split_without_images_is_an_error():
     source = Squares.params(split="heldout", heldout_fraction=1e-9)
     with pytest.raises(DataError, match="none of the 10 images is in this split"):
         squares(source=source).prepare()
+
+
+def test_files_are_read_as_squares_of_the_digits_size(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, [8, 8], np.uint8)
+    (tmp_path / "3.png").write_bytes(encode(pixels, "PNG"))
+    digits = ImageInput.params(source=Digits.params(split="train"), batch_size=4).build()
+    assert digits.class_names == tuple("0123456789")
+    batch = digits.unlabeled(str(tmp_path)).build().batch(0)
+    np.testing.assert_array_equal(batch["images"][0, ..., 0], pixels)
+    assert batch["weights"].tolist() == [1, 0, 0, 0]
+
+
+def test_files_cannot_be_oblong_images(tmp_path):
+    with pytest.raises(
+        ParamError, match=r"a\.png: .*ImageInput has images of 2 x 3 x 1: give arrays"
+    ):
+        squares().unlabeled("a.png")
