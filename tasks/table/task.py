@@ -58,9 +58,7 @@ class TablePrediction(Task):
     def check_input(self, offers: Mapping[str, Any]) -> None:
         for name in ("num_numbers", "category_sizes", "class_names"):
             if name not in offers:
-                raise ParamError(
-                    "the input is no table: give one that read_table returns"
-                )
+                raise ParamError("the input is no table: give one that read_table returns")
             if offers[name] != getattr(self.p, name):
                 raise ParamError(
                     f"task.{name}={getattr(self.p, name)!r:.80}, but the input has"
@@ -102,18 +100,14 @@ class TablePrediction(Task):
         return {"cross_entropy" if self.p.class_names else "squared_error": "loss"}
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns `labels`, int32 [B], `probabilities` and `logits`, float32 [B, K], of classes.
+        """Returns `logits`, float32 [B, K], and the likeliest `labels`, int32 [B].
 
-        If the label is a number, it returns `values`, float32 [B].
+        If the label is a number, it returns `values`, float32 [B], in the label's units.
         """
         outputs = self._outputs(batch)
         if not self.p.class_names:
             return {"values": self.target.restore(outputs)[:, 0]}
-        return {
-            "labels": tf.argmax(outputs, axis=-1, output_type=tf.int32),
-            "logits": outputs,
-            "probabilities": tf.nn.softmax(outputs),
-        }
+        return {"logits": outputs, "labels": tf.argmax(outputs, axis=-1, output_type=tf.int32)}
 
     def metric_summaries(
         self, name: str, state: Mapping[str, np.ndarray]
