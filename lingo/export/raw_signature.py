@@ -29,20 +29,20 @@ class PredictRaw(Signature):
     name = "predict"
 
     def __init__(self, predict: Predict, data: TableInput) -> None:
-        self.inputs: Inputs = data.raw_specs()
+        self.inputs: Inputs = data.encoder.raw_specs()
         self._predict, self._data = predict, data
 
     def compute(
         self, model: ExportedModel, inputs: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        arrays = self._data.encode_raw(inputs)
+        arrays = self._data.encoder.encode_raw(inputs)
         return self._predict.compute(model, {name: arrays[name] for name in self._predict.inputs})
 
     def examples(self, batch: Arrays) -> dict[str, np.ndarray]:
         return self._data.raw_examples(batch["example_id"])
 
     def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
-        return self._predict.reference(run, self._data.read_raw(inputs))
+        return self._predict.reference(run, self._data.encoder.read_raw(inputs))
 
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
         return self._predict.evaluate(batch, outputs)

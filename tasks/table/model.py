@@ -62,9 +62,9 @@ class TableModel(Layer):
                 no categories.
         """
         features = []
-        if self.p.num_numbers:
+        if numbers is not None:
             features.append(self.numbers(numbers))
-        if self.p.category_sizes:
+        if categories is not None:
             features.append(self.one_hot(self.categories(categories)))
         x = annotate(tf.concat(features, axis=-1), "batch", None)
         return tf.cast(self.head(self.hidden(x)), tf.float32)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import importlib
 import io
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -166,12 +167,11 @@ def _name_columns(
 
 def _read_parquet(file: File) -> Cells:
     check_package("pyarrow", "A Parquet file", extra="parquet")
-    from pyarrow import ArrowException, parquet
-
+    arrow, parquet = map(importlib.import_module, ("pyarrow", "pyarrow.parquet"))
     with file.open_stream() as stream:
         try:
             table = parquet.read_table(stream)
-        except (ArrowException, OSError, ValueError) as error:
+        except (arrow.ArrowException, OSError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise DataError(f"{file.path} cannot be read as Parquet: {reason}.") from None
     columns = {

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import keyword
-import re
-from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from lingo.config.base.types import FilePath
-from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.data.array_spec import ArraySpec
 from lingo.data.example_input import IndexedInput
@@ -25,15 +21,14 @@ from lingo.data.files import DataError, describe_place, list_files, place_of
 from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.data.record_source import Splittable, split_hash
-from lingo.data.tables.cells import DATE_GROUPS, DATE_PATTERNS, Cells, parse_all, read_cells
-from lingo.data.tables.column import CategoryColumn, Column, DateColumn
-from lingo.ops.fingerprint import MISSING, fingerprint
+from lingo.data.tables.cells import Cells, read_cells
+from lingo.data.tables.column import Column
+from lingo.data.tables.encoder import ColumnEncoder
 
 MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "?")
 """Cells that are missing values, unless the field `missing` names others."""
 
 _MOST_SHOWN = 3
-_EPOCH_DAYS = 719_468  # from March 1 of the year 0 to 1970
 
 
 class _Rows(NamedTuple):
@@ -48,8 +43,8 @@ class TableInput(IndexedInput, Splittable, interface=True):
     """Rows of a table, each once per epoch in a new order; subclasses read the cells.
 
     `columns` says what a model gets, and `read_table` infers it. Other columns are not used. Rows
-    without a label are left out. A hash of a row's cells decides whether the row is held out, so
-    equal rows are in the same split.
+    without a label are left out. A hash of a row's cells, of all columns, decides whether the row is
+    held out, so equal rows are in the same split.
 
     Batches: `numbers`, float32 [B, N], of the number and date columns, in order; missing values are
     NaN, and dates are days since 1970. `categories`, int32 [B, T, 2], fingerprints of the cells of
@@ -79,11 +74,7 @@ class TableInput(IndexedInput, Splittable, interface=True):
         super().setup()
         self._cells = functools.cache(self._read_checked)
         self._rows = functools.cache(self._encode_rows)
-        columns = dict(self.p.columns)
-        self._categories = [n for n, c in columns.items() if issubclass(c.cls, CategoryColumn)]
-        self._numbers = [name for name in columns if name not in self._categories]
-        self._orders = {n: c.order for n, c in columns.items() if issubclass(c.cls, DateColumn)}
-        self._raw_names = raw_names(list(columns))
+        self.encoder = ColumnEncoder(self.p.columns, self.p.missing, self.p.decimal)
 
     def read_cells(self) -> Cells:
         """Returns the cells of the table; raises DataError if it cannot be read."""
@@ -98,9 +89,9 @@ class TableInput(IndexedInput, Splittable, interface=True):
         return self.p.augment is not None
 
     def offers(self) -> dict[str, Any]:
-        sizes = tuple(self.p.columns[name].num_values for name in self._categories)
+        sizes = tuple(self.p.columns[name].num_values for name in self.encoder.categories)
         return {
-            "num_numbers": len(self._numbers),
+            "num_numbers": len(self.encoder.numbers),
             "category_sizes": sizes,
             "class_names": self.p.classes,
         }
@@ -109,10 +100,10 @@ class TableInput(IndexedInput, Splittable, interface=True):
         if self.declares_late:
             return super().specs()
         specs, size = Input.specs(self), self.p.batch_size
-        if self._numbers:
-            specs["numbers"] = ((size, len(self._numbers)), "float32")
-        if self._categories:
-            specs["categories"] = ((size, len(self._categories), 2), "int32")
+        if self.encoder.numbers:
+            specs["numbers"] = ((size, len(self.encoder.numbers)), "float32")
+        if self.encoder.categories:
+            specs["categories"] = ((size, len(self.encoder.categories), 2), "int32")
         if self.p.label is not None:
             name, dtype = ("labels", "int32") if self.p.classes else ("targets", "float32")
             specs[name] = ((size,), dtype)
@@ -166,49 +157,12 @@ class TableInput(IndexedInput, Splittable, interface=True):
         others = [n for n in cells.columns if n not in self.p.columns and n != self.p.label]
         return lines + ([f"not used: {', '.join(others)}"] if others else [])
 
-    # ---- raw cells, for exports
-
-    def raw_specs(self) -> dict[str, tuple[tuple[int | None, ...], str]]:
-        return {
-            self._raw_names[name]: ((None,), "float32" if self._is_number(name) else "string")
-            for name in self.p.columns
-        }
-
-    def encode_raw(self, cells: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        named = {name: cells[self._raw_names[name]] for name in self.p.columns}
-        arrays: dict[str, Any] = {}
-        if self._numbers:
-            values = [self._encode_number(name, named[name]) for name in self._numbers]
-            arrays["numbers"] = tf.stack(values, axis=-1)
-        if self._categories:
-            texts = tf.stack([named[name] for name in self._categories], axis=-1)
-            arrays["categories"] = self._encode_categories(texts)
-        return arrays
-
     def raw_examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        cells, rows = self._cells(), self._kept(numbers).tolist()
-        arrays = {}
-        for name in self.p.columns:
-            column = [cells.columns[name][row] for row in rows]
-            if self._is_number(name):
-                arrays[self._raw_names[name]] = self._parse(name, column)[0].astype(np.float32)
-            else:
-                arrays[self._raw_names[name]] = np.array([c.encode() for c in column], np.bytes_)
-        return arrays
-
-    def read_raw(self, cells: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        columns = {name: cells[self._raw_names[name]] for name in self.p.columns}
-        numbers = [
-            columns[name] if self._is_number(name) else self._parse(name, _texts(columns[name]))[0]
-            for name in self._numbers
-        ]
-        arrays = {}
-        if numbers:
-            arrays["numbers"] = np.stack(numbers, axis=-1).astype(np.float32)
-        if self._categories:
-            texts = [_texts(columns[name]) for name in self._categories]
-            arrays["categories"] = np.stack([*map(self._fingerprints, texts)], axis=1)
-        return arrays
+        """Returns the raw cells (`ColumnEncoder`) of examples, by `example_id`, int64 [B]."""
+        columns, rows = self._cells().columns, self._kept(numbers).tolist()
+        return self.encoder.to_raw(
+            {name: [columns[name][row] for row in rows] for name in self.p.columns}
+        )
 
     # ---- reading
 
@@ -237,12 +191,12 @@ class TableInput(IndexedInput, Splittable, interface=True):
         if not len(kept):
             raise DataError(f"{self.describe()} has no rows in the split {p.split!r}.")
         arrays: dict[str, np.ndarray] = {}
-        if self._numbers:
-            values = [self._parse_column(name)[kept] for name in self._numbers]
+        if self.encoder.numbers:
+            values = [self._parse_column(name)[kept] for name in self.encoder.numbers]
             arrays["numbers"] = np.stack(values, axis=1).astype(np.float32)
-        if self._categories:
-            columns = (cells.columns[name] for name in self._categories)
-            words = [self._fingerprints([column[i] for i in kept]) for column in columns]
+        if self.encoder.categories:
+            columns = (cells.columns[name] for name in self.encoder.categories)
+            words = [self.encoder.fingerprints([column[i] for i in kept]) for column in columns]
             arrays["categories"] = np.stack(words, axis=1)
         if p.label is not None:
             if p.classes:
@@ -255,23 +209,18 @@ class TableInput(IndexedInput, Splittable, interface=True):
         """Returns whether rows, by index, int64 [R], are in this split, bool [R]."""
         if self.p.split == "all":
             return np.ones(len(kept), bool)
-        columns = [self._cells().columns[name] for name in (*self.p.columns, self.p.label) if name]
+        columns = self._cells().columns.values()
         rows = ("\0".join(column[i] for column in columns) for i in kept.tolist())
         return self.in_split(np.array([split_hash(row.encode()) for row in rows], np.uint64))
-
-    def _is_number(self, name: str) -> bool:
-        return name not in self._categories and name not in self._orders
-
-    def _parse(self, name: str, cells: list[str]) -> tuple[np.ndarray, int | None]:
-        order, decimal = self._orders.get(name), self.p.decimal
-        return parse_all(cells, self.p.missing, decimal=decimal, order=order)
 
     def _parse_column(self, name: str) -> np.ndarray:
         """Returns the numbers or dates of a column, float64 [rows]."""
         cells = self._cells()
-        values, wrong = self._parse(name, cells.columns[name])
+        values, wrong = self.encoder.parse(name, cells.columns[name])
         if wrong is not None:
-            kind = f"date ({self._orders[name]})" if name in self._orders else "number"
+            kind = (
+                f"date ({self.encoder.orders[name]})" if name in self.encoder.orders else "number"
+            )
             raise DataError(
                 f"{cells.where(wrong, name)}: {cells.columns[name][wrong]!r:.60} is no {kind}."
                 " Correct it, name it in `missing`, or make the column a CategoryColumn."
@@ -290,19 +239,6 @@ class TableInput(IndexedInput, Splittable, interface=True):
                 )
         return np.array([numbers[cell] for cell in cells.columns[label]], np.int32)
 
-    def _fingerprints(self, cells: list[str]) -> np.ndarray:
-        """Returns the fingerprint of each cell, int32 [cells, 2]."""
-        known = sorted({*cells})
-        with tf.device("CPU:0"):
-            words = fingerprint(tf.constant([text.encode() for text in known], tf.string)).numpy()
-        places: dict[bytes, str] = {}
-        for text, word in zip(known, words, strict=True):
-            if (other := places.setdefault(word.tobytes(), text)) != text:
-                raise DataError(f"{other!r} and {text!r} have the same fingerprint: rename one.")
-        table = dict(zip(known, words, strict=True))
-        table |= dict.fromkeys(self.p.missing, np.full(2, MISSING, np.int32))
-        return np.stack([table[cell] for cell in cells])
-
     def _kept(self, numbers: np.ndarray) -> np.ndarray:
         """Returns the index of each example's row in the files, by `example_id`, int64 [B]."""
         return self._rows().kept[self._order().indices(numbers)]
@@ -314,47 +250,20 @@ class TableInput(IndexedInput, Splittable, interface=True):
         missing = set(self.p.missing)
         num_missing = sum(cell in missing for cell in column)
         note = f", {num_missing:,} missing" if num_missing else ""
-        if name in self._categories:
+        if name in self.encoder.categories:
             known = sorted({*column} - missing)
             shown = ", ".join(known[:_MOST_SHOWN]) + (", ..." if known[_MOST_SHOWN:] else "")
             return f"category, {len(known):,} values: {shown:.80}{note}"
-        values = self._parse(name, column)[0]
+        values = self.encoder.parse(name, column)[0]
         if num_missing == len(column):
             return f"no value{note}"
         low, high = np.nanmin(values), np.nanmax(values)
-        if name in self._orders:
+        if name in self.encoder.orders:
             first, last = (np.datetime64(int(day), "D") for day in (low, high))
             return f"date, {first} to {last}{note}"
         is_counter = high - low + 1 == len(column) == len({*column}) and low == int(low)
         hint = "; it seems to count rows: leave it out by `ignore`" if is_counter else ""
         return f"number, {low:g} to {high:g}{note}{hint}"
-
-    # ---- in TensorFlow
-
-    def _is_missing(self, texts: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_any(texts[..., None] == tf.constant(list(self.p.missing)), axis=-1)
-
-    def _encode_number(self, name: str, cells: tf.Tensor) -> tf.Tensor:
-        """Returns the numbers of raw cells, float32 [B]; `cells` are numbers, or texts of dates."""
-        if name not in self._orders:
-            return tf.cast(cells, tf.float32)
-        order = self._orders[name]
-        texts = tf.strings.strip(cells)
-        is_missing = self._is_missing(texts)
-
-        def part(group: int) -> tf.Tensor:
-            text = tf.strings.regex_replace(texts, f"^{DATE_PATTERNS[order]}$", rf"\{group}")
-            return tf.strings.to_number(tf.where(is_missing | (text == ""), "0", text), tf.int64)
-
-        days = _days(*(part(group) for group in DATE_GROUPS[order]))
-        seconds = 3600 * part(4) + 60 * part(5) + part(6)
-        value = tf.cast(days, tf.float64) + tf.cast(seconds, tf.float64) / 86_400
-        return tf.cast(tf.where(is_missing, np.float64("nan"), value), tf.float32)
-
-    def _encode_categories(self, cells: tf.Tensor) -> tf.Tensor:
-        """Returns the fingerprints of texts, string [B, T], as int32 [B, T, 2]."""
-        texts = tf.strings.strip(cells)
-        return tf.where(self._is_missing(texts)[..., None], MISSING, fingerprint(texts))
 
 
 class CsvInput(TableInput):
@@ -389,42 +298,3 @@ class CsvInput(TableInput):
     def unlabeled(self, path: str) -> Params:
         new = {"file": path, "label": None, "split": "all", "shuffle": False}
         return self.p.copy().set(**new, repeat=False, max_batches=None, augment=None)
-
-
-def raw_names(columns: list[str]) -> dict[str, str]:
-    """Returns the name of each column as an input of an exported program: an identifier.
-
-    >>> raw_names(["age", "mean radius (mm)", "2024", "class"])
-    {'age': 'age', 'mean radius (mm)': 'mean_radius_mm', '2024': 'column_2024', 'class': 'class_'}
-    """
-    names: dict[str, str] = {}
-    for column in columns:
-        name = re.sub(r"[^A-Za-z0-9]+", "_", column).strip("_")
-        if not name or not name[0].isalpha():
-            name = f"column_{name}".rstrip("_")
-        if keyword.iskeyword(name):
-            name += "_"
-        same = 2
-        while name in names.values():
-            name = f"{name.rstrip('0123456789').rstrip('_')}_{same}"
-            same += 1
-        names[column] = name
-    return names
-
-
-def _texts(cells: np.ndarray) -> list[str]:
-    """Returns the texts, without spaces around them, of bytes [B]."""
-    return [bytes(cell).decode(errors="surrogateescape").strip() for cell in cells.tolist()]
-
-
-def _days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
-    """Returns the days since 1970 of dates of the Gregorian calendar, all int64 [B].
-
-    A year begins on March 1 here, so that a leap day is the last day of its year. 400 years have
-    146,097 days.
-    """
-    year = tf.where(month <= 2, year - 1, year)
-    era, year_of_era = year // 400, year % 400
-    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    days = year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year
-    return era * 146_097 + days - _EPOCH_DAYS

@@ -59,10 +59,11 @@ class Vocabulary(Layer):
         """Returns the id of each category, int32 [B, T], for fingerprints x, int32 [B, T, 2]."""
         keys = tf.transpose(join_words(x))  # [T, B]
         known = join_words(self.words)  # [T, V]
-        place = tf.minimum(tf.searchsorted(known, keys), known.shape[1] - 1)
+        place = tf.minimum(tf.searchsorted(known, keys), max(self.p.sizes) - 1)
         is_known = tf.gather(known, place, batch_dims=1) == keys
         ids = tf.where(is_known, place + _NUM_SPECIAL, _UNKNOWN_ID)
-        return tf.where(x[..., 0] == MISSING, _MISSING_ID, tf.transpose(ids))
+        is_missing = tf.reduce_all(x == MISSING, axis=-1)
+        return tf.where(is_missing, _MISSING_ID, tf.transpose(ids))
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         return []

@@ -102,7 +102,7 @@ class Bucketize(Layer):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns the bucket of each number, int32 [B, ..., N], for x, any float type."""
         x = tf.cast(x, tf.float32)
-        is_above = x[..., None] >= self.boundaries
+        is_above = tf.expand_dims(x, -1) >= self.boundaries
         bucket = 1 + tf.reduce_sum(tf.cast(is_above, tf.int32), axis=-1)
         return tf.where(tf.math.is_nan(x), 0, bucket)
 

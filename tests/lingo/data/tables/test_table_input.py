@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data import CategoryColumn, CsvInput, DateColumn, NumberColumn, TableInput, read_table
 from lingo.data.files import DataError
-from lingo.data.tables import table_input
-from lingo.data.tables.table_input import raw_names
 
 TEXT = """id,size (cm),day,job,sort
 1,3.5,31.1.2024,nurse,cat
@@ -72,54 +69,6 @@ def test_offers_are_known_without_the_file() -> None:
         "class_names": ("x", "y"),
     }
     assert data.build().class_names == ("x", "y")
-
-
-def test_tensorflow_encodes_raw_cells_as_the_host_does(file) -> None:
-    data = read(file)
-    raw = data.raw_examples(np.arange(4))
-    assert {n: ((None,), "float32" if v.dtype == "f" else "string") for n, v in raw.items()} == (
-        data.raw_specs()
-    )
-    encoded = tf.function(data.encode_raw, autograph=False)(
-        {name: tf.constant(value) for name, value in raw.items()}
-    )
-    host, batch = data.read_raw(raw), data.batch(0)
-    for name in ("numbers", "categories"):
-        np.testing.assert_array_equal(encoded[name].numpy(), host[name])
-        np.testing.assert_array_equal(batch[name], host[name])
-
-
-@pytest.mark.parametrize("order", ["year_first", "day_first", "month_first"])
-def test_tensorflow_reads_dates_of_four_centuries(tmp_path, order) -> None:
-    days = np.arange(-80_000, 80_000, 37)
-    dates = [np.datetime64(int(day), "D").item() for day in days]
-    forms = {
-        "year_first": "{0.year:04}-{0.month}-{0.day:02}",
-        "day_first": "{0.day}.{0.month:02}.{0.year:04} 06:00",
-        "month_first": "{0.month}/{0.day}/{0.year:04} 6:00:00",
-    }
-    file = tmp_path / "d.csv"
-    file.write_text("\n".join(["day", *(forms[order].format(date) for date in dates)]))
-    columns = {"day": DateColumn.params(order=order)}
-    data = read(file, columns=columns, label=None, batch_size=len(days))
-    raw = {k: tf.constant(v) for k, v in data.raw_examples(np.arange(len(days))).items()}
-    expected = (days + (0.0 if order == "year_first" else 0.25)).astype("f")
-    np.testing.assert_array_equal(data.batch(0)["numbers"][:, 0], expected)
-    np.testing.assert_array_equal(data.encode_raw(raw)["numbers"][:, 0], expected)
-
-
-def test_a_raw_cell_that_is_no_date_is_refused(file) -> None:
-    data = read(file)
-    raw = {name: tf.constant(v) for name, v in data.raw_examples(np.arange(4)).items()}
-    with pytest.raises(tf.errors.InvalidArgumentError, match="soon"):
-        data.encode_raw(raw | {"day": tf.constant(["soon"] * 4)})
-
-
-def test_names_of_raw_inputs_are_identifiers_and_differ() -> None:
-    columns = ["größe", "a b", "a-b", "a_b", "9", "ok", "for", "_x", "%"]
-    names = list(raw_names(columns).values())
-    assert names == ["gr_e", "a_b", "a_b_2", "a_b_3", "column_9", "ok", "for_", "x", "column"]
-    assert len({*names}) == len(columns)
 
 
 def test_splits_share_no_row_and_equal_rows_stay_together(tmp_path) -> None:
@@ -196,15 +145,6 @@ def test_a_file_that_changed_its_kind_is_refused(file, old: str, new: str, error
     file.write_text(TEXT.replace(old, new))
     with pytest.raises(DataError, match=error):
         params.build().prepare()
-
-
-def test_two_categories_with_one_fingerprint_are_refused(file, monkeypatch) -> None:
-    def same(texts: tf.Tensor) -> tf.Tensor:
-        return tf.ones([*texts.shape, 2], tf.int32)
-
-    monkeypatch.setattr(table_input, "fingerprint", same)
-    with pytest.raises(DataError, match="have the same fingerprint: rename one"):
-        read(file).prepare()
 
 
 def test_the_fingerprint_follows_cells_and_not_the_name_of_the_file(file, tmp_path) -> None:
