@@ -48,6 +48,12 @@ def blocks(read: Read, start: int, stop: int) -> Iterator[bytes]:
         yield read(begin, min(begin + _BLOCK_BYTES, stop))
 
 
+def short_path(path: str) -> str:
+    """Returns a path for readers: relative to the working directory if it is below it."""
+    short = os.path.relpath(path)
+    return path if short.startswith(os.pardir) else short
+
+
 class DataError(LingoError, ValueError):
     """Data is missing, damaged or changed; the message names it."""
 

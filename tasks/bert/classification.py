@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.config.params import REQUIRED, ParamError, suggest
+from lingo.config.params import REQUIRED, ParamError, Params, suggest
 from lingo.data.array_spec import ArraySpec, Specs
 from lingo.data.document_input import PlannedInput
-from lingo.data.files import DataError
+from lingo.data.files import DataError, File, short_path
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.packing import FixedRows, Packing
-from lingo.data.pairs.pair import SEPARATOR, PairSource, PairTokenizer
+from lingo.data.pairs.pair import SEPARATOR, PairSource, PairTokenizer, pair
+from lingo.data.record_source import CorruptRecord
+from lingo.data.sources.pair_files import PairLines
 from lingo.data.tokenizer import Tokenizer
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.inputs import CallInputs
@@ -31,6 +33,25 @@ from lingo.metrics.results import state_summaries
 from lingo.ops.losses import cross_entropy
 from tasks.bert.model import DENSE, Bert, check_vocab_size
 from tasks.bert.rows import ROW_ARRAYS, blank_rows, cut_texts, fill_row, row_specs
+
+
+class UnlabeledLines(PairLines):
+    """A text in each line of each file, with `label` in place of its class, which is not known.
+
+    Empty lines are left out.
+    """
+
+    label: str  # the name of any class
+
+    def text(self, data: bytes, where: str) -> bytes:
+        try:
+            return pair(data.decode("utf-8-sig").rstrip("\r\n"), self.p.label, where)
+        except UnicodeDecodeError as error:
+            raise CorruptRecord(f"{where}: not UTF-8: {error.reason}.") from None
+
+    def where(self, file: File, number: int, start: int) -> str:
+        del start
+        return f"{short_path(file.path)}, line {number}"
 
 
 class ClassificationInput(PlannedInput):
@@ -69,12 +90,22 @@ class ClassificationInput(PlannedInput):
     def class_names(self) -> tuple[str, ...]:
         return tuple(self.p.labels)
 
+    def unlabeled(self, path: str) -> Params:
+        """Returns the params of an input of the lines in text files, each a text or two texts."""
+        source = UnlabeledLines.params(pattern=path, label=self.p.labels[0])
+        return self.p.copy().set(source=source, shuffle=False, repeat=False, max_batches=None)
+
+    def example_names(self, numbers: np.ndarray) -> list[str]:
+        """Returns the file and line of each text, [B]."""
+        rows = [self.pieces(number) for number in numbers.tolist()]
+        return [self.index.where(piece.document) for [piece] in rows]
+
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the rows with ids (`example_id`) `numbers`, int64 [B].
 
         Returns:
             `tokens`, `types`, `segments`: int32 [B, T], as `fill_row` writes them;
-            `labels`: int32 [B], the index of each class in `labels`.
+            `labels`: int32 [B], the index of each class in `labels`, if the classes are known.
         """
         out = blank_rows(len(numbers), length=self.p.length, tokenizer=self.tokenizer)
         out["labels"] = np.zeros(len(numbers), np.int32)
@@ -82,16 +113,20 @@ class ClassificationInput(PlannedInput):
             for piece in self.pieces(number):
                 row = {name: out[name][i] for name in ROW_ARRAYS}
                 out["labels"][i] = self._fill_example(row, piece.document)
+        if isinstance(self.source, UnlabeledLines):
+            del out["labels"]
         return out
 
     def specs(self) -> dict[str, ArraySpec]:
         rows = row_specs(self.p.batch_size, length=self.p.length)
-        return super().specs() | rows | {"labels": ((self.p.batch_size,), "int32")}
+        is_unlabeled = isinstance(self.source, UnlabeledLines)
+        labels = {} if is_unlabeled else {"labels": ((self.p.batch_size,), "int32")}
+        return super().specs() | rows | labels
 
     def _fill_example(self, row: Mapping[str, np.ndarray], document: int) -> int:
         """Writes a text into the arrays of a row, each [T]; returns the index of its class."""
-        pair = self.index.read(document, 0, int(self.index.size[document]))
-        source, label = (side.decode(errors="replace") for side in pair.split(SEPARATOR))
+        text = self.index.read(document, 0, int(self.index.size[document]))
+        source, label = (side.decode(errors="replace") for side in text.split(SEPARATOR))
         separator = self.p.separator
         texts = [source] if separator is None else source.split(separator, maxsplit=1)
         if label not in self._numbers:

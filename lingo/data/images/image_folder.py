@@ -7,7 +7,7 @@ import os
 
 from lingo.config.base.types import FilePath
 from lingo.config.params import ParamError
-from lingo.data.files import DataError, File, FilePattern, entries
+from lingo.data.files import DataError, File, FilePattern, entries, short_path
 from lingo.data.images.encoded import EncodedImage, EncodedImages, check_classes, read_classes
 from lingo.data.record_source import MatchingFiles
 
@@ -90,10 +90,8 @@ class ImageFiles(EncodedImages, MatchingFiles):
         return self.to_document(EncodedImage(0, data), where)
 
     def where(self, file: File, number: int, start: int) -> str:
-        """Returns the file's path, relative to the working directory if the file is in it."""
         del number, start  # a file is an image
-        short = os.path.relpath(file.path)
-        return file.path if short.startswith(os.pardir) else short
+        return short_path(file.path)
 
     def class_names(self) -> list[str]:
         return []

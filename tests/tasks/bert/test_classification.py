@@ -151,3 +151,25 @@ def test_the_loss_is_the_cross_entropy_of_examples_that_count(call):
     np.testing.assert_allclose(metrics["loss"]["sum"], expected, rtol=1e-5)
     assert metrics["accuracy"]["sum"] == (logits.argmax(-1) == [0, 1, 1]).sum()
     assert metrics["classes"]["confusion"].sum() == 3
+
+
+def test_lines_without_classes_are_the_same_rows_without_labels(make, tmp_path, monkeypatch):
+    data = make(length=32, max_batches=1).p.copy().set(shuffle=True).build()
+    texts = [line.partition("\t")[0] for line in LINES]
+    (tmp_path / "new.txt").write_text(f"{texts[0]}\n\n{texts[1]}\r\n{texts[2]}")
+    monkeypatch.chdir(tmp_path)
+    other, labelled = data.unlabeled("new.txt").build(), make(length=32)
+    assert (other.num_batches(), other.class_names) == (2, ("match", "differ"))
+    assert other.example_names(np.arange(3)) == [f"new.txt, line {n}" for n in (1, 3, 4)]
+    for step in range(2):
+        batch, expected = other.batch(step), labelled.batch(step)
+        other.check_batch(batch)
+        assert expected.keys() - batch.keys() == {"labels"}
+        for name, array in batch.items():
+            np.testing.assert_array_equal(array, expected[name])
+
+
+def test_a_file_that_is_no_text_is_refused(make, tmp_path):
+    (tmp_path / "new.txt").write_bytes(b"one\n\xff\n")
+    with pytest.raises(DataError, match=r"new\.txt, line 2: not UTF-8"):
+        make().unlabeled(str(tmp_path / "new.txt")).build().prepare()
