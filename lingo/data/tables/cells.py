@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import functools
 import importlib
 import io
 import re
@@ -41,6 +42,7 @@ DATE_GROUPS: dict[DateOrder, tuple[int, int, int]] = {
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _DAY_SECONDS = 86_400
+_DIGITS = frozenset("0123456789+-.eE")
 _NUMBER = re.compile(r"[-+]?(\d+([.]\d*)?|[.]\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
@@ -55,10 +57,12 @@ class Cells(NamedTuple):
         return f"{self.places[row]}, column {column!r}"
 
 
-def read_cells(files: Sequence[File], delimiter: str) -> Cells:
+@functools.lru_cache(maxsize=1)  # for inference, and the inputs of several splits
+def read_cells(files: tuple[File, ...], delimiter: str) -> Cells:
     """Reads the cells of some files, one after the other; the first file decides the columns.
 
-    Raises DataError for a file that cannot be read, or lacks a column of the first file.
+    Callers share the result, so they must not change it. Raises DataError for a file that cannot be
+    read, or lacks a column of the first file.
     """
     whole: Cells | None = None
     for file in files:
@@ -244,6 +248,9 @@ def parse_all(
     Returns the values, float64 [R] with NaN for missing cells, and the index of the first cell that
     is neither missing nor parsed; None: there is no such cell.
     """
+    cells = list(cells)
+    if order is None and decimal == "." and (numbers := _parse_plain(cells, missing)) is not None:
+        return numbers, None
     values: list[float] = []
     known: dict[str, float | None] = dict.fromkeys(missing, np.nan)
     wrong = None
@@ -256,3 +263,15 @@ def parse_all(
             value = np.nan
         values.append(value)
     return np.array(values, np.float64), wrong
+
+
+def _parse_plain(cells: Sequence[str], missing: Collection[str]) -> np.ndarray | None:
+    """Returns what `parse_all` does for numbers, ten times as fast; None if a cell is no number."""
+    absent = set(missing)
+    present = [cell for cell in cells if cell not in absent]
+    if not set("".join(present)) <= _DIGITS:  # `float` reads more: inf, 1_000
+        return None
+    try:
+        return np.array([np.nan if cell in absent else float(cell) for cell in cells], np.float64)
+    except ValueError:
+        return None

@@ -63,7 +63,7 @@ def read_table(
     if not files:
         raise DataError(f"no file matches {path}. {describe_place(place)}")
     delimiter = find_delimiter(files[0])
-    cells = read_cells(files, delimiter)
+    cells = read_cells(tuple(files), delimiter)
     if not cells.places:
         raise DataError(f"{path} has no rows.")
     known = dict(columns or {})

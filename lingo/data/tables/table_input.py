@@ -43,8 +43,8 @@ class TableInput(IndexedInput, Splittable, interface=True):
     """Rows of a table, each once per epoch in a new order; subclasses read the cells.
 
     `columns` says what a model gets, and `read_table` infers it. Other columns are not used. Rows
-    without a label are left out. A hash of a row's cells, of all columns, decides whether the row is
-    held out, so equal rows are in the same split.
+    without a label are left out. A hash of all cells of a row decides whether it is held out, so
+    equal rows are in the same split.
 
     Batches: `numbers`, float32 [B, N], of the number and date columns, in order; missing values are
     NaN, and dates are days since 1970. `categories`, int32 [B, T, 2], fingerprints of the cells of
@@ -290,7 +290,7 @@ class CsvInput(TableInput):
         files = list_files([place])
         if not files:
             raise DataError(f"no file matches {self.p.file}. {describe_place(place)}")
-        return read_cells(files, self.p.delimiter)
+        return read_cells(tuple(files), self.p.delimiter)
 
     def describe(self) -> str:
         return self.p.file

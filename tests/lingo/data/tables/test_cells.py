@@ -23,10 +23,14 @@ from lingo.data.tables.cells import (
 MISSING = ("", "NA")
 
 
+def tuple_of(places):
+    return tuple(list_files(places))
+
+
 def read(folder: pathlib.Path, content: str | bytes, delimiter: str = ",") -> Cells:
     file = folder / "t.csv"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
-    return read_cells(list_files([place_of(str(file))]), delimiter)
+    return read_cells(tuple_of([place_of(str(file))]), delimiter)
 
 
 def test_a_mark_of_utf_8_windows_lines_and_quotes_are_no_part_of_cells(tmp_path) -> None:
@@ -75,7 +79,7 @@ def test_columns_without_name_and_cells_are_dropped(tmp_path) -> None:
 def test_files_of_a_glob_follow_each_other_and_need_the_columns_of_the_first(tmp_path) -> None:
     (tmp_path / "1.csv").write_text("a,b\n1,2\n")
     (tmp_path / "2.csv").write_text("c,b,a\n9,4,3\n")
-    files = list_files([place_of(str(tmp_path / "*.csv"))])
+    files = tuple_of([place_of(str(tmp_path / "*.csv"))])
     cells = read_cells(files, ",")
     assert cells.columns == {"a": ["1", "3"], "b": ["2", "4"]}
     assert [place.rpartition("/")[2] for place in cells.places] == [
@@ -84,7 +88,7 @@ def test_files_of_a_glob_follow_each_other_and_need_the_columns_of_the_first(tmp
     ]
     (tmp_path / "2.csv").write_text("a\n1\n")
     with pytest.raises(DataError, match=r"2\.csv lacks the column 'b' of .*1\.csv"):
-        read_cells(list_files([place_of(str(tmp_path / "*.csv"))]), ",")
+        read_cells(tuple_of([place_of(str(tmp_path / "*.csv"))]), ",")
 
 
 def test_dates_are_days_since_1970() -> None:
@@ -120,7 +124,7 @@ def test_parquet_without_its_package_names_the_extra(tmp_path, monkeypatch) -> N
     file = tmp_path / "t.parquet"
     file.write_bytes(b"PAR1")
     with pytest.raises(MissingPackage, match=r"needs pyarrow.*pip install 'lingo-tf\[parquet\]'"):
-        read_cells(list_files([place_of(str(file))]), ",")
+        read_cells(tuple_of([place_of(str(file))]), ",")
 
 
 def test_parquet_has_the_cells_of_the_csv_file(tmp_path) -> None:
@@ -142,8 +146,8 @@ def test_parquet_has_the_cells_of_the_csv_file(tmp_path) -> None:
         "n,x,s,d,t,b\n1,0.5,a,2024-01-31,2024-01-31 06:00:00,true\n,,,,,false\n"
         '3,0.001,"b, c",1999-12-31,1970-01-01 00:00:00,\n'
     )
-    files = list_files([place_of(str(tmp_path / "t.parquet"))])
+    files = tuple_of([place_of(str(tmp_path / "t.parquet"))])
     assert read_cells(files, ",").columns == read(tmp_path, text).columns
     (tmp_path / "t.parquet").write_bytes(b"PAR1 no table PAR1")
     with pytest.raises(DataError, match=r"t\.parquet cannot be read as Parquet"):
-        read_cells(list_files([place_of(str(tmp_path / "t.parquet"))]), ",")
+        read_cells(tuple_of([place_of(str(tmp_path / "t.parquet"))]), ",")
