@@ -67,7 +67,7 @@ def read_table(
     if not cells.places:
         raise DataError(f"{path} has no rows.")
     known = dict(columns or {})
-    for name in (*known, *ignore, *([label] if label else [])):
+    for name in (*known, *ignore, *([] if label is None else [label])):
         if name not in cells.columns:
             raise ParamError(f"{path} has no column {name!r}: it has {', '.join(cells.columns)}")
     decimal = _find_decimal(cells, missing) if delimiter == ";" else "."

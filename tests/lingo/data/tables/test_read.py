@@ -80,6 +80,8 @@ def test_columns_may_be_ignored_or_given(tmp_path) -> None:
     zip_code = CategoryColumn.params(num_values=3)
     params = table(tmp_path, text, label="y", ignore=["id"], columns={"zip": zip_code})
     assert kinds(params) == {"zip": CategoryColumn}
+    with pytest.raises(ParamError, match="has no column '': it has id, zip, y"):
+        table(tmp_path, text, label="")
     for wrong in ({"label": "z"}, {"ignore": ["z"]}, {"columns": {"z": zip_code}}):
         with pytest.raises(ParamError, match=r"has no column 'z': it has id, zip, y"):
             table(tmp_path, text, **wrong)
