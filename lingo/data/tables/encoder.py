@@ -120,7 +120,7 @@ class ColumnEncoder:
         return name not in self.categories and name not in self.orders
 
     def _is_missing(self, texts: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_any(tf.expand_dims(texts, -1) == list(self._missing), axis=-1)
+        return tf.reduce_any(tf.equal(tf.expand_dims(texts, -1), list(self._missing)), axis=-1)
 
     def _encode_number(self, name: str, cells: tf.Tensor) -> tf.Tensor:
         """Returns the numbers of raw cells, float32 [B]; `cells` are numbers, or texts of dates."""
@@ -132,7 +132,8 @@ class ColumnEncoder:
 
         def part(group: int) -> tf.Tensor:
             text = tf.strings.regex_replace(texts, f"^{DATE_PATTERNS[order]}$", rf"\{group}")
-            return tf.strings.to_number(tf.where(is_missing | (text == ""), "0", text), tf.int64)
+            is_absent = is_missing | tf.equal(text, "")
+            return tf.strings.to_number(tf.where(is_absent, "0", text), tf.int64)
 
         days = _days(*(part(group) for group in DATE_GROUPS[order]))
         seconds = 3600 * part(4) + 60 * part(5) + part(6)

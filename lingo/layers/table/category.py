@@ -30,8 +30,6 @@ class Vocabulary(Layer):
 
     sizes: tuple[int, ...]  # largest number of known categories per column, [T]
 
-    positionwise = True
-
     def check(self) -> None:
         ranges.check_positive(self.p, "sizes")
 
@@ -60,9 +58,9 @@ class Vocabulary(Layer):
         keys = tf.transpose(join_words(x))  # [T, B]
         known = join_words(self.words)  # [T, V]
         place = tf.minimum(tf.searchsorted(known, keys), max(self.p.sizes) - 1)
-        is_known = tf.gather(known, place, batch_dims=1) == keys
+        is_known = tf.equal(tf.gather(known, place, batch_dims=1), keys)
         ids = tf.where(is_known, place + _NUM_SPECIAL, _UNKNOWN_ID)
-        is_missing = tf.reduce_all(x == MISSING, axis=-1)
+        is_missing = tf.reduce_all(tf.equal(x, MISSING), axis=-1)
         return tf.where(is_missing, _MISSING_ID, tf.transpose(ids))
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
@@ -73,8 +71,6 @@ class OneHot(Layer):
     """A vector for each row: 1 at the id of each column, else 0. It has no state."""
 
     sizes: tuple[int, ...]  # number of ids per column, [T]
-
-    positionwise = True
 
     def check(self) -> None:
         ranges.check_positive(self.p, "sizes")
