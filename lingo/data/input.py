@@ -200,11 +200,12 @@ class Input(Configurable, interface=True):
         return [f"{number // size}:{number % size}" for number in numbers.tolist()]
 
     def example_names(self, numbers: np.ndarray) -> list[str]:
-        """Returns a name of each example for readers, by `example_id`, int64 [B].
+        """Returns the name of each example for readers, such as its file, by `example_id`, [B].
 
-        The default is the number; inputs of files give the file.
+        []: examples have no names. `numbers` are int64 [B], of a single pass without padding.
         """
-        return [str(number) for number in numbers.tolist()]
+        del numbers
+        return []
 
     def prompt(self, text: str) -> Prompt:
         """Returns a text as a model's prompt; only inputs with a `tokenizer` have prompts."""

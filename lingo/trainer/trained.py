@@ -192,8 +192,8 @@ class Trained:
 
         Returns:
             {name: [N, ...]}, in the order of `inputs`, without padding. For an Input the result
-            also has `example_id`, int64 [N], each example's index in the input; for files it has
-            `file`, str [N]. A classifier's result has `class`, str [N], and its `probability`.
+            also has `example_id`, int64 [N], each example's index in the input. If examples are in
+            files, it has `file`, str [N]; a classifier's has `class`, str [N], and `probability`.
 
         Raises:
             ParamError: if the task has no predictions, the input has no end, or an array is

@@ -14,8 +14,8 @@ name, or a .jsonl, with an object for each example. Other files are read as thos
 evaluation input are: images are cut and resized in the same way.
 
 The output has the arrays that the task's `predict` returns, in the order of the input. For an
-evaluation input it also has `example_id`, the index of each example; for files without labels,
-`file`. If the task predicts classes, it has the name of the likeliest `class`, and the
+evaluation input it also has `example_id`, the index of each example; and `file`, if examples are in
+files. If the task predicts classes, it has the name of the likeliest `class`, and the
 `probability` of this class. A .csv has only the arrays with one value for each example. Without
 --output, the classes of files are printed as a table. An output appears only when it is complete,
 and no file is overwritten. Only one batch of predictions is in memory.

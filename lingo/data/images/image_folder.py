@@ -42,7 +42,7 @@ class ImageFolder(EncodedImages):
 
     def where(self, file: File, number: int, start: int) -> str:
         del number, start  # a file is an image
-        return file.path
+        return short_path(file.path)
 
     def class_names(self) -> list[str]:
         return list(self._labels)

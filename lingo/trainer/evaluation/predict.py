@@ -88,7 +88,8 @@ def predict_input(
 ) -> Iterator[Predictions]:
     """Yields, for each batch of an input in order, the predictions and `example_id`.
 
-    `example_id`, int64 [B], is the index of each example in the input. Batches are made ahead, in
+    `example_id`, int64 [B], is the index of each example in the input. If examples have names, they
+    are the array `file`, str [B]. Batches are made ahead, in
     threads. All processes call this together, and get all predictions.
 
     Raises ParamError if the input repeats without end, DataError if the input fails, and
@@ -103,7 +104,9 @@ def predict_input(
                 results = program.predict(batch, weights=weights)
             is_example = results.pop("weights") > 0
             results = {"example_id": input.example_ids(steps.start), **results}
-            yield {name: array[is_example] for name, array in results.items()}
+            examples = {name: array[is_example] for name, array in results.items()}
+            names = input.example_names(examples["example_id"])
+            yield {"file": np.array(names, str), **examples} if names else examples
             if progress is not None:
                 progress(steps.stop, number)
 
@@ -130,8 +133,7 @@ def predict_files(
     input.prepare()
 
     def with_names(batch: Predictions) -> Predictions:
-        names = input.example_names(batch.pop("example_id"))
-        return {"file": np.array(names, str), **batch}
+        return {"file": batch.pop("example_id").astype(str), **batch}
 
     return map(with_names, predict_input(experiment, program, input, progress=progress))
 

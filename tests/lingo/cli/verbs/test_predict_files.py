@@ -53,6 +53,33 @@ def pets():
 """
 
 
+MOODS = """
+from lingo import Experiment, experiment
+from lingo.data import ByteTokenizer, TsvPairs
+from lingo.optim import Sgd
+from tasks.bert.classification import ClassificationInput, TextClassification
+
+
+@experiment
+def moods():
+    data = ClassificationInput.params(
+        source=TsvPairs.params(pattern="FOLDER/moods.tsv"),
+        tokenizer=ByteTokenizer,
+        labels=["sad", "glad"],
+        length=16,
+        batch_size=2,
+    )
+    task = TextClassification.params()
+    task.model.set(dim=8)
+    task.model.stack.set(num_layers=1).layer.attention.num_heads = 2
+    evaluation = {"same": data.copy().set(repeat=False)}
+    optimizer = Sgd.params(learning_rate=0.1)
+    return Experiment.params(
+        task=task, train_input=data, eval_inputs=evaluation, optimizer=optimizer, max_steps=1
+    )
+"""
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A run of two steps, whose classes are cat and dog, and files to predict."""
@@ -140,12 +167,28 @@ def test_the_table_is_written_as_csv_and_whole_predictions_as_jsonl(command, tmp
     assert list(row) == list(expected)
 
 
-def test_an_evaluation_input_has_names_of_classes_too(command, tmp_path, run):
+def test_lines_of_a_text_are_predicted_by_file_and_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "moods.tsv").write_text("so nice\tglad\nawful\tsad\nlovely\tglad\n")
+    (tmp_path / "moods.py").write_text(MOODS.replace("FOLDER", str(tmp_path)))
+    (tmp_path / "new.txt").write_text("a fine day\n\nthe worst\nnot bad\n")
+    assert main(["train", "--exp=moods.py:moods", "--logdir=run"]) == 0
+    assert main(["predict", "--run=run", "--input=new.txt", "--output=new.csv"]) == 0
+    with open("new.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["file"] for row in rows] == [f"new.txt, line {n}" for n in (1, 3, 4)]
+    assert {row["class"] for row in rows} <= {"sad", "glad"}
+    assert capsys.readouterr().err == ""
+
+
+def test_an_evaluation_input_has_files_and_names_of_classes_too(command, tmp_path, run):
     assert main([*command, "--input=same", f"--output={tmp_path}/x.csv"]) == 0
     header, *rows = (tmp_path / "x.csv").read_text().splitlines()
-    assert header == "class,probability,example_id,labels"
-    assert len(rows) == 8
-    assert {row.partition(",")[0] for row in rows} <= {"cat", "dog"}
+    assert header == "file,class,probability,example_id,labels"
+    cells = [row.split(",") for row in rows]
+    files = [f"pets/{c}/{i}.{('jpeg', 'png')[i % 2]}" for c in ("cat", "dog") for i in range(4)]
+    assert sorted(cell[0] for cell in cells) == files
+    assert {cell[1] for cell in cells} <= {"cat", "dog"}
 
 
 def test_a_broken_image_is_named_and_nothing_is_written(command, tmp_path, capsys):

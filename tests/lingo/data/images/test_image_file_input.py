@@ -15,7 +15,7 @@ import lingo
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
-from lingo.data.derived_input import RepeatedInput
+from lingo.data.derived_input import DerivedInput, RepeatedInput
 from lingo.data.files import DataError
 from lingo.data.images.image_file_input import ImageFileInput
 from lingo.data.images.image_folder import ImageFolder
@@ -349,6 +349,34 @@ def test_an_image_of_another_size_is_the_central_square_resized(root, tmp_path, 
     square = pixels.crop((left, 0, left + height, height)).reduce(factor)
     expected = np.asarray(square.resize((16, 16), Image.Resampling.BILINEAR), int)
     assert np.abs(data.batch(0)["images"][0] - expected).max() <= 1
+
+
+class Negative(DerivedInput):
+    """Images whose levels are reversed."""
+
+    def examples(self, numbers):
+        arrays = self.input.examples(numbers)
+        return {**arrays, "images": 255 - arrays["images"]}
+
+    def specs(self):
+        return self.input.specs()
+
+
+@pytest.mark.parametrize("wrapper", [MixedInput, Negative, RepeatedInput])
+def test_an_input_around_it_reads_other_files_too(root, wrapper):
+    source = ImageFolder.params(folder=str(root), num_classes=2)
+    inner = ImageFileInput.params(view=CentralView, source=source, size=16)
+    if wrapper is RepeatedInput:
+        around = RepeatedInput.params(input=inner.set(batch_size=4)).build()
+    else:
+        around = wrapper.params(input=inner, batch_size=4).build()
+    other = around.unlabeled(str(root / "cat")).build()
+    plain = pets(root, view=CentralView, repeat=False).unlabeled(str(root / "cat")).build()
+    assert (other.num_batches(), around.class_names) == (2, ("cat", "dog"))
+    images = plain.batch(0)["images"]
+    expected = 255 - images if wrapper is Negative else images
+    np.testing.assert_array_equal(other.batch(0)["images"], expected)
+    assert other.example_names(np.arange(5)) == plain.example_names(np.arange(5))
 
 
 def test_files_are_not_predicted_by_an_input_that_changes_images_at_random(root):
