@@ -40,14 +40,21 @@ def layers_to_fit(task: Task, known: Collection[str] = ()) -> list[Layer]:
 def training_examples(data: Input) -> dict[str, np.ndarray]:
     """Returns the examples to which layers are fitted: {name: [B, ...]}, each example once.
 
-    These are the first examples of the first epoch, at most `MAX_EXAMPLES` and a gigabyte.
+    These are the first examples of the first epoch, at most `MAX_EXAMPLES` and a gigabyte. Raises
+    ParamError if batches have several shapes.
     """
     first = data.batch(0)
     example_bytes = sum(array.nbytes for array in first.values()) // len(first["rows"])
     size = min(data.num_examples(), MAX_EXAMPLES, max(1, _MAX_BYTES // max(1, example_bytes)))
     batches, step = [], 0
     while data.examples_before(step) < size:
-        batches.append(data.batch(step))
+        batch = data.batch(step)
+        if any(batch[name].shape[1:] != array.shape[1:] for name, array in first.items()):
+            raise ParamError(
+                f"{data.code_line()}: batches of {type(data).__name__} have several shapes, so no"
+                " layer can be fitted to their examples: give one shape to all"
+            )
+        batches.append(batch)
         step += 1
     arrays = {name: np.concatenate([b[name] for b in batches])[:size] for name in first}
     return arrays | {"rows": np.arange(size, dtype=np.int32)}

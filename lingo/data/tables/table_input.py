@@ -84,6 +84,12 @@ class TableInput(IndexedInput, Splittable, interface=True):
     def class_names(self) -> tuple[str, ...]:
         return self.p.classes
 
+    def unlabeled(self, path: str) -> Params:
+        p = self.p
+        own = {name: getattr(p, name) for name in ("batch_size", "classes", "missing", "decimal")}
+        columns = {name: column.copy() for name, column in p.columns.items()}
+        return CsvInput.params(file=path, columns=columns, **own, repeat=False, shuffle=False)
+
     @property
     def declares_late(self) -> bool:
         return self.p.augment is not None
@@ -296,5 +302,4 @@ class CsvInput(TableInput):
         return self.p.file
 
     def unlabeled(self, path: str) -> Params:
-        new = {"file": path, "label": None, "split": "all", "shuffle": False}
-        return self.p.copy().set(**new, repeat=False, max_batches=None, augment=None)
+        return super().unlabeled(path).set(delimiter=self.p.delimiter)

@@ -40,6 +40,17 @@ def test_a_written_table_is_read_as_numbers(name: TableName, tmp_path) -> None:
     assert second.fingerprint()["source"] == f"{name} of scikit-learn"
 
 
+def test_a_file_of_new_rows_is_read_with_the_columns_of_the_table(tmp_path) -> None:
+    write_sample_table("wine", tmp_path / "t.csv")
+    columns = dict.fromkeys(sample_cells("wine"), NumberColumn)
+    del columns["wine"]
+    data = SampleTable.params(table="wine", columns=columns, label="wine", batch_size=178)
+    batch = data.build().unlabeled(str(tmp_path / "t.csv")).build().batch(0)
+    expected = datasets.load_wine().data.astype("f")
+    np.testing.assert_array_equal(batch["numbers"], expected)
+    assert "labels" not in batch
+
+
 def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> None:
         raise ImportError(name)

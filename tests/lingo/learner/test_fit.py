@@ -123,6 +123,20 @@ def test_examples_are_those_of_an_epoch_each_once() -> None:
     assert examples["rows"].tolist() == list(range(10))
 
 
+class Growing(ArrayInput):
+    """An input whose batches become wider."""
+
+    def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
+        batch = super().batch(step, rows=rows)
+        return batch | {"x": np.repeat(batch["x"], 1 + step, axis=1)}
+
+
+def test_batches_of_several_shapes_are_refused() -> None:
+    data = Growing.params(function=rows, batch_size=4).build()
+    with pytest.raises(ParamError, match="batches of Growing have several shapes"):
+        training_examples(data)
+
+
 def test_at_most_some_examples_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "MAX_EXAMPLES", 7)
     data = ArrayInput.params(function=rows, batch_size=4, shuffle=False).build()
