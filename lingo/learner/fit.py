@@ -96,7 +96,7 @@ class _Reached(Exception):
 
 
 class _Lazy(Mapping[str, Any]):
-    """Arrays by path, each of which becomes a tensor when it is read."""
+    """Arrays by path; an array becomes a tensor when it is read."""
 
     def __init__(self, *arrays: Mapping[str, Any]) -> None:
         self._arrays = {where: value for values in arrays for where, value in values.items()}

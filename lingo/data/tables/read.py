@@ -41,8 +41,8 @@ def read_table(
 
     A column of numbers is a NumberColumn; a column of dates is a DateColumn; any other column is a
     CategoryColumn, with as many values as it has, but at most 1,000. A column without values is
-    left out, and so is a column of texts, almost all of which differ. The delimiter and the decimal
-    mark are found, too.
+    left out, and so is a column of texts that differ in almost all rows. The delimiter and the
+    decimal mark are found, too.
 
     Args:
         file: a CSV or Parquet file, or a glob of such files.
@@ -124,7 +124,8 @@ def find_classes(
 ) -> tuple[str, ...]:
     """Returns the sorted classes of a label column; () if it has numbers.
 
-    Raises DataError if it has fewer than two classes, or no number where numbers are wanted.
+    Raises DataError if it has fewer than two classes, or more than 1,000, or a cell that is no
+    number where numbers are wanted.
     """
     values = {cell for cell in cells.columns[label] if cell not in set(missing)}
     numbers, wrong = parse_all(values, missing, decimal=decimal)
@@ -138,6 +139,11 @@ def find_classes(
         return ()
     if len(values) < 2:
         raise DataError(f"the label {label!r} has {len(values)} classes: at least 2 are needed.")
+    if len(values) > _MOST_CATEGORIES:
+        raise DataError(
+            f"the label {label!r} has {len(values):,} classes: at most {_MOST_CATEGORIES:,} can be"
+            " told apart. Is it the right column?"
+        )
     if are_whole:
         return tuple(sorted(values, key=lambda cell: (float(cell.replace(decimal, ".")), cell)))
     return tuple(sorted(values))

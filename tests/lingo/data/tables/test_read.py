@@ -102,6 +102,9 @@ def test_what_cannot_be_a_table_is_refused(tmp_path) -> None:
         table(tmp_path, "a,b\n")
     with pytest.raises(DataError, match="no column with numbers, dates or categories"):
         table(tmp_path, "y,z\n1,\n2,\n", label="y")
+    many = "".join(f"{i},name {i}\n" for i in range(1001))
+    with pytest.raises(DataError, match="the label 'y' has 1,001 classes: at most 1,000"):
+        table(tmp_path, f"x,y\n{many}", label="y")
     with pytest.raises(DataError, match="the label 'y' has 1 classes: at least 2"):
         table(tmp_path, "x,y\n1,a\n2,a\n", label="y")
 

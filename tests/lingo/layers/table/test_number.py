@@ -71,7 +71,7 @@ def test_buckets_are_those_of_scikit_learns_quantiles() -> None:
     options: dict[str, Any] = {"encode": "ordinal", "strategy": "quantile"}
     bins = KBinsDiscretizer(7, quantile_method="linear", subsample=None, **options)
     expected = 1 + bins.fit_transform(X.astype("d"))
-    # the boundaries are float32, so that a row beside one may be in the next bucket
+    # the boundaries are float32, so that a row next to one may be in the next bucket
     assert (found != expected).mean() < 0.005
     assert np.abs(found - expected).max() <= 1
 
