@@ -300,7 +300,7 @@ class Experiment(Configurable):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes by label: the task's, or those of the training data.
+        """The names of the classes by label: the task's, or the training data's.
 
         (): the classes have no names. Raises DataError if the data cannot be read.
         """

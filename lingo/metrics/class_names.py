@@ -1,7 +1,7 @@
 """Names of classes: in pictures of evaluations, and in predictions.
 
-Some names are known only from the data, such as the names of folders. An evaluation sets those of
-its input around the task's summaries, so that every confusion matrix shows them, whatever the task.
+Some names are known only from the data, such as the names of folders. An evaluation sets its
+input's names around the task's summaries, so that every task's confusion matrix shows them.
 
 Axes: B examples, K classes.
 """
@@ -29,9 +29,9 @@ def use_class_names(names: Sequence[str]) -> Iterator[None]:
 
 
 def name_classes(num_classes: int, names: Sequence[str] = ()) -> list[str]:
-    """Returns the names of all K classes, [K]: `names`, or else those of the data.
+    """Returns the names of all K classes, [K]: `names`, or else the data's names.
 
-    The names of the data count only if there are K of them. A class without a name has its number.
+    The data's names count only if there are K of them. A class without a name has its number.
 
     >>> with use_class_names(["cat", "dog"]):
     ...     name_classes(2), name_classes(2, ["ant"]), name_classes(3)

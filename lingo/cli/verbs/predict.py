@@ -7,18 +7,18 @@
     lingo predict --run=runs/pets --input=photos
     lingo predict --run=runs/pets --input='photos/*.png' --output=predictions.csv
 
-The input is an evaluation input of the run, which --set may change; or a file with the arrays of
-`train_input.batch(0)`, of which those that only the loss reads may be missing; or files without
-labels: an image, a folder or a glob. A file of arrays is a .npz of NumPy, with an array for each
-name, or a .jsonl, with an object for each example. Other files are read as those of the first
-evaluation input are: images are cut and resized in the same way.
+The input is an evaluation input of the run, which --set may change; a file with the arrays of
+`train_input.batch(0)`; or a path of files without labels. A file of arrays is a .npz of NumPy, with
+an array for each name, or a .jsonl, with an object for each example; arrays that only the loss
+reads may be missing. Files without labels are a file, a folder or a glob. The first evaluation
+input decides how they are read: it cuts and resizes images as in an evaluation.
 
 The output has the arrays that the task's `predict` returns, in the order of the input. For an
 evaluation input it also has `example_id`, the index of each example; and `file`, if examples are in
-files. If the task predicts classes, it has the name of the likeliest `class`, and the
-`probability` of this class. A .csv has only the arrays with one value for each example. Without
---output, the classes of files are printed as a table. An output appears only when it is complete,
-and no file is overwritten. Only one batch of predictions is in memory.
+files. A classifier's output has the name of the likeliest `class`, and its `probability`. A .csv
+has only the arrays with one value for each example. Without --output, the classes of files are
+printed as a table. An output appears only when it is complete, and no file is overwritten. Only one
+batch of predictions is in memory.
 """
 
 from __future__ import annotations

@@ -132,10 +132,10 @@ def predict_files(
     input: Input = (params.set(batch_size=batch_size) if batch_size else params).build()
     input.prepare()
 
-    def with_names(batch: Predictions) -> Predictions:
+    def name_file(batch: Predictions) -> Predictions:
         return {"file": batch.pop("example_id").astype(str), **batch}
 
-    return map(with_names, predict_input(experiment, program, input, progress=progress))
+    return map(name_file, predict_input(experiment, program, input, progress=progress))
 
 
 def predict_arrays(

@@ -202,7 +202,7 @@ MISTAKES = [
     (f"{DECODE} --num_beams=4 --top_k=3", "top_k=3 says how tokens are drawn, but num_beams=4"),
     (f"{DECODE} --length_penalty=0.6", "is for beam search: set num_beams, too"),
     ("decode --run=here --prompts_file=folder", "--prompts_file=folder cannot be read: Is a dir"),
-    ("predict --run=here --input=heldout --output=o.csv", "is not the name of a FILE.npz or"),
+    ("predict --run=here --input=heldout --output=o.tsv", "is not the name of a FILE.npz or"),
     ("predict --run=here --input=heldout --output=no/o.npz", "there is no directory no"),
     ("serve --run=here --export=there", "give either --run=DIR or --export=FOLDER, not both"),
     ("serve --run=here --port=99999", "99999 is not an integer in the range"),
