@@ -30,6 +30,9 @@ from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
 from lingo.data.sources.tfds import TfdsDirectory
 from lingo.data.sources.tfrecord import TfRecords
 from lingo.data.staged_input import StagedInput
+from lingo.data.tables.column import CategoryColumn, Column, DateColumn, NumberColumn
+from lingo.data.tables.read import read_table
+from lingo.data.tables.table_input import CsvInput, TableInput
 from lingo.data.tensor_input import TensorInput
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 from lingo.data.word_pieces import LearnedWordPieces, WordPieces
@@ -38,9 +41,13 @@ __all__ = [
     "ArrayInput",
     "BucketedInput",
     "ByteTokenizer",
+    "CategoryColumn",
     "CentralView",
     "CocoInput",
+    "Column",
+    "CsvInput",
     "DatasetInput",
+    "DateColumn",
     "EncodedImages",
     "ExampleInput",
     "HuggingFaceTokenizer",
@@ -56,6 +63,7 @@ __all__ = [
     "LearnedWordPieces",
     "MixedInput",
     "Mixture",
+    "NumberColumn",
     "OwnSentinelTokenizer",
     "PairInput",
     "PairSource",
@@ -67,6 +75,7 @@ __all__ = [
     "SequenceInput",
     "SpanCorruption",
     "StagedInput",
+    "TableInput",
     "TensorInput",
     "TextFiles",
     "TextInput",
@@ -77,5 +86,6 @@ __all__ = [
     "TsvPairs",
     "View",
     "WordPieces",
+    "read_table",
     "write_arrays",
 ]

@@ -156,6 +156,20 @@ def open_file(path: str) -> Iterator[BufferedReader]:
 # ---- listing -----------------------------------------------------------------------------------
 
 
+def place_of(path: str) -> FilePattern:
+    """Returns the place of a path or glob of the user's; its root ends before the first wildcard.
+
+    `~` at the beginning is the home directory.
+    """
+    whole = os.path.expanduser(path)
+    if os.path.lexists(whole):  # a name may hold a bracket
+        return FilePattern(os.path.dirname(whole) or ".", glob.escape(os.path.basename(whole)))
+    root = whole
+    while glob.has_magic(root) or root == whole:
+        root = os.path.dirname(root)
+    return FilePattern(root or ".", os.path.relpath(whole, root or "."))
+
+
 def list_files(places: Sequence[FilePattern]) -> list[File]:
     """Returns the files that match the patterns of `places`, sorted by name.
 

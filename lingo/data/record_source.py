@@ -11,7 +11,6 @@ Axes: F files.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import importlib.util
 import os
@@ -23,7 +22,16 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.base.types import FilePath
 from lingo.config.params import Configurable, ParamError, fields
-from lingo.data.files import DataError, File, FilePattern, Read, blocks, describe_place, list_files
+from lingo.data.files import (
+    DataError,
+    File,
+    FilePattern,
+    Read,
+    blocks,
+    describe_place,
+    list_files,
+    place_of,
+)
 
 
 class Splittable(Configurable):
@@ -178,16 +186,7 @@ class MatchingFiles(RecordSource):
             raise ParamError(f"pattern={self.p.pattern!r}: no path has a NUL character in it")
 
     def places(self) -> list[FilePattern]:
-        """Returns a single place for the path or glob; its root ends before the first wildcard."""
-        whole = os.path.expanduser(self.p.pattern)
-        if os.path.lexists(whole):  # a name may hold a bracket
-            return [
-                FilePattern(os.path.dirname(whole) or ".", glob.escape(os.path.basename(whole)))
-            ]
-        root = whole
-        while glob.has_magic(root) or root == whole:
-            root = os.path.dirname(root)
-        return [FilePattern(root or ".", os.path.relpath(whole, root or "."))]
+        return [place_of(self.p.pattern)]
 
 
 class TextFiles(MatchingFiles):

@@ -8,6 +8,7 @@ from lingo.datasets.docstrings import Docstrings, Doctests
 from lingo.datasets.glyph_input import GlyphInput
 from lingo.datasets.glyph_scene_input import GlyphSceneInput
 from lingo.datasets.photographs import Photographs
+from lingo.datasets.sample_table import SampleTable, write_sample_table
 from lingo.datasets.signatures import FirstParagraphs, Signatures
 
 __all__ = [
@@ -19,5 +20,7 @@ __all__ = [
     "GlyphInput",
     "GlyphSceneInput",
     "Photographs",
+    "SampleTable",
     "Signatures",
+    "write_sample_table",
 ]

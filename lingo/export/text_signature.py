@@ -20,6 +20,7 @@ from lingo.data.array_spec import Specs
 from lingo.data.input import Input
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.export.exported_model import Arrays, ExportedModel
+from lingo.export.raw_signature import read_raw_cells
 from lingo.export.signature import (
     Decode,
     Inputs,
@@ -194,8 +195,12 @@ class ScoreText(Signature):
 
 
 def model_signatures(model: ExportedModel, names: Sequence[str], specs: Specs) -> list[Signature]:
-    """Returns the signatures of `find_signatures`, and those that do the same with texts."""
-    signatures = find_signatures(model, names, specs)
+    """Returns the signatures of `find_signatures`, and those that do the same with texts.
+
+    For a table, the signature `predict` takes the raw cells of its columns.
+    """
+    data = next(iter(model.experiment.eval_inputs.values()), model.experiment.train_input)
+    signatures = read_raw_cells(find_signatures(model, names, specs), data)
     return signatures + text_signatures(model.experiment.train_input, signatures)
 
 

@@ -63,6 +63,8 @@ from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Chain, Stack
+from lingo.layers.table.category import OneHot, Vocabulary
+from lingo.layers.table.number import Bucketize, Normalize
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import (
     Conv2D,
@@ -91,12 +93,12 @@ from lingo.layers.wrap.reweighted import Lora, WeightNorm
 from lingo.layers.wrap.wrapper import Wrapper
 
 __all__ = [
-    "NO_INPUTS",
     "Alibi",
     "Attention",
     "AveragePool",
     "BatchNorm",
     "Bidirectional",
+    "Bucketize",
     "CallInputs",
     "Causal",
     "Chain",
@@ -143,9 +145,12 @@ __all__ = [
     "MaxPool",
     "MaxPool3D",
     "MoE",
+    "NO_INPUTS",
     "Norm",
     "Normal",
+    "Normalize",
     "NtkScaling",
+    "OneHot",
     "Orthogonal",
     "PassiveAsymQDomain",
     "PatchEmbedding",
@@ -181,6 +186,7 @@ __all__ = [
     "TruncatedNormal",
     "Uniform",
     "UpConv3D",
+    "Vocabulary",
     "WeightNorm",
     "WeightQDomain",
     "Wrapper",

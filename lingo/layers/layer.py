@@ -24,6 +24,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from lingo.config.base.errors import note_place
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
@@ -145,7 +147,8 @@ class Layer(LayerTree, Configurable, interface=True):
 
         The mean is the weighted mean of all values that the step's calls pass to
         `self.batch_statistic(name, ...)`. If their weights sum to 0, the statistic does not change.
-        With `decay=0` the statistic is the latest mean. It starts at `init`, by default zeros.
+        With `decay=0` the statistic is the latest mean. It starts at the value that `fit` returns,
+        or else at `init`, by default zeros.
         With `shown`, TensorBoard shows the statistic's elements over time, relative to their mean.
         This is for a vector of shares, such as the load per expert; other shapes raise ParamError.
         """
@@ -293,6 +296,15 @@ class Layer(LayerTree, Configurable, interface=True):
         )
 
     # ---- for callers
+
+    def fit(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the values of states that depend on the training data: {state: value}.
+
+        The trainer calls it once, before step 1, and never in a resumed run. Subclasses that define
+        it declare the states by `self.state(..., decay=1.0)`, so that no step changes them. `x` is
+        the first input of the layer's call, [B, ...], for training examples.
+        """
+        return {}
 
     @record_calls
     def flops(self, shape: Sequence[int]) -> int:

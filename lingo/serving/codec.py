@@ -5,7 +5,8 @@
 
 If a signature has only one input or output, its name may be left out. `{"b64": "..."}` is a string
 of any bytes, in base64. Answers use it for strings that are not UTF-8, and for outputs whose names
-end with `_bytes`.
+end with `_bytes`. `null` is a missing number, NaN, of an input with one number per example, as a
+table's column has.
 See https://www.tensorflow.org/tfx/serving/api_rest.
 
 Axes: B examples.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -167,6 +169,8 @@ def _numbers(value: list[Any], spec: ServedSpec) -> np.ndarray:
     dtype = np.dtype(tf.as_dtype(spec.dtype).as_numpy_dtype)
     kind = dtype.kind if dtype.kind in _KINDS else "f"  # bfloat16's is V
     # Objects first: NumPy would store each string with the size of the longest string.
+    if kind == "f" and len(spec.shape) == 1:
+        value = [math.nan if item is None else item for item in value]
     leaves = np.array(value, dtype=object).ravel()
     if strange := {*map(type, leaves)} - {bool, int, float}:
         if list in strange:

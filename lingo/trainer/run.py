@@ -35,6 +35,7 @@ from lingo.storage.rows import State
 from lingo.trainer.directory.audit import AUDIT, Audit
 from lingo.trainer.directory.run_directory import RunDirectory, row_tag
 from lingo.trainer.evaluation import best
+from lingo.trainer.first_state import load_state
 from lingo.trainer.guard.guard import DUMP, Incidents, find_first_anomaly
 from lingo.trainer.guard.hang import Watchdog, watch_program
 from lingo.trainer.live_run import LiveRun
@@ -47,7 +48,6 @@ from lingo.trainer.start import (
     RunStatus,
     Start,
     inspect_run,
-    load_state,
     print_start,
     start_run,
     write_texts,
@@ -168,7 +168,7 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
             origin = start.environment.get("init_from")
             loop = Loop(
                 live_run,
-                restore=functools.partial(load_state, run.experiment, origin),
+                restore=functools.partial(load_state, run, origin),
                 metadata=start.metadata(run.experiment),
                 profile=profile,
             )

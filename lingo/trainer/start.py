@@ -16,7 +16,6 @@ from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import DamagedCheckpoint
 from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.checkpoints.sources.transfer import Transfer
-from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.checkpoints.store import share_checkpoint
 from lingo.config import source_record, text
 from lingo.config.lazy import tf
@@ -26,7 +25,7 @@ from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
 from lingo.inspection.memory import check_step, step_memory
-from lingo.learner.state import Placement, TrainState, initial_state, restore_state
+from lingo.learner.state import Placement, TrainState, restore_state
 from lingo.learner.step import graph_of, predict_batch
 from lingo.learner.task import Task
 from lingo.learner.task_check import check_padding, check_sums
@@ -56,6 +55,7 @@ from lingo.trainer.evaluation import best
 from lingo.trainer.evaluation.answers import check_answers
 from lingo.trainer.evaluation.evaluate import trace_evaluations
 from lingo.trainer.evaluation.generate import check_prompts
+from lingo.trainer.first_state import first_state
 from lingo.trainer.progress import Progress, header
 from lingo.trainer.request import Run
 
@@ -132,8 +132,9 @@ def start_run(run: Run, status: RunStatus) -> Start:
     request = {"configuration": digest(status.lines), "data": data, "code": code}
     _check_same(run.processes, request)
     specs = experiment.train_input.specs()
+    state = restore_state(experiment.learner, found) if found else first_state(run, warm)
     with run.progress.show_time("placing the state on the devices"):
-        program = _start_program(experiment, found, warm)
+        program = _start_program(experiment, state)
     program_text = ""
     with run.progress.show_time("compiling a step"):
         compiled = program.compile(specs, num_steps=experiment.p.steps_per_loop)
@@ -160,13 +161,9 @@ def start_run(run: Run, status: RunStatus) -> Start:
     return Start(status, known, warm, program, program_text, graph)
 
 
-def _start_program(
-    experiment: Experiment, found: Checkpoint | None, warm: Transfer | None
-) -> Program:
-    learner = experiment.learner
-    state = restore_state(learner, found) if found else _first_state(experiment, warm)
+def _start_program(experiment: Experiment, state: TrainState) -> Program:
     with explain_program_errors("placing the state on the devices"):
-        return experiment.runtime.start(learner, state)
+        return experiment.runtime.start(experiment.learner, state)
 
 
 def _check_same(processes: Processes, request: Mapping[str, Any]) -> None:
@@ -295,27 +292,3 @@ def print_start(run: Run, start: Start) -> None:
         progress.message(f"resumed from {found.path}")
         for change in numeric_changes(found, start.metadata(run.experiment)):
             progress.message(f"warning: the last bits of results may change: {change}")
-
-
-def load_state(
-    experiment: Experiment, init_from: Mapping[str, Any] | None, found: Checkpoint | None
-) -> TrainState:
-    """Returns the state of the checkpoint `found`, or the run's initial state if it is None.
-
-    Raises UnusableSource if the source of the initial weights has changed since the run began.
-    """
-    if found is not None:
-        return restore_state(experiment.learner, found)
-    warm = experiment.warm_start()
-    if warm is not None and init_from and warm.origin()["sha256"] != init_from["sha256"]:
-        raise UnusableSource(
-            f"{init_from['path']} holds other weights than when the run began, so the run cannot go"
-            " back to step 0. Put the old weights back, or train in another directory."
-        )
-    return _first_state(experiment, warm)
-
-
-def _first_state(experiment: Experiment, warm: Transfer | None) -> TrainState:
-    if warm is None:
-        return initial_state(experiment.learner)
-    return initial_state(experiment.learner, warm.value, warm.slot)

@@ -41,6 +41,8 @@ from tasks.mt.gnmt import AdditiveAttention, AttentionDecoder, RecurrentEncoder
 from tasks.seq2seq.distillation import Distillation
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
+from tasks.table.model import TableModel
+from tasks.table.task import TablePrediction
 from tests.lingo.layers.keras_models import feed_forward
 from tests.processor import HAS_AVX512
 
@@ -160,6 +162,8 @@ SCENES = {
     "box_labels": np.array([[1, 2], [3, 0]], "i"),
     "weights": np.ones(B, "f"),
 }
+FINGERPRINTS = np.array([[[3, 5], [-1, -1]], [[-1, -1], [4, 2]]], "i")
+ROWS = {"numbers": floats(B, T), "categories": FINGERPRINTS}
 HEAD_INPUTS = {"x": floats(B, T, D), "embedding": floats(7, D)}
 
 CASES: dict[type[Layer], Case] = {
@@ -190,6 +194,7 @@ CASES: dict[type[Layer], Case] = {
     ),
     models.BottleneckBlock: Case(models.BottleneckBlock.params(dim=D, output_dim=D), IMAGES),
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
+    nn.Bucketize: Case(nn.Bucketize.params(dim=T, num_buckets=3), {"x": floats(B, T)}),
     nn.ClassToken: Case(nn.ClassToken.params(dim=D), {"x": floats(B, T, D)}),
     nn.Conv2D: Case(nn.Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
     nn.Conv3D: Case(
@@ -283,6 +288,24 @@ CASES: dict[type[Layer], Case] = {
         {"batch": TOKENS},
         method="loss",
         num_terms=B * T * D * DEPTH,
+    ),
+    nn.Normalize: stacked(nn.Normalize.params(dim=D)),
+    nn.OneHot: Case(nn.OneHot.params(sizes=(4, 3)), {"ids": integers(3, B, 2)}),
+    nn.Vocabulary: Case(nn.Vocabulary.params(sizes=(2, 3)), {"x": FINGERPRINTS}),
+    TableModel: Case(
+        TableModel.params(
+            num_numbers=T, category_sizes=(2, 3), output_dim=4, hidden=Mlp.params(output_dims=(5,))
+        ),
+        ROWS,
+    ),
+    TablePrediction: Case(
+        TablePrediction.params(
+            model=TableModel.params(hidden=Mlp.params(output_dims=(5,))),
+            num_numbers=T,
+            category_sizes=(2, 3),
+        ),
+        {"batch": ROWS | {"targets": floats(B), "weights": np.ones(B, "f")}},
+        method="loss",
     ),
     nn.LayerNorm: stacked(nn.LayerNorm.params(dim=D)),
     nn.LearnedImagePositions: Case(
@@ -595,8 +618,10 @@ def test_every_recipe_of_a_mesh_has_rules_for_all_axes(case: Case) -> None:
     layer = case.params.build()
     with tf.Graph().as_default():
         weights = {k: tf.zeros(spec.program_shape) for k, spec in layer.weights().items()}
+        state = {k: tf.zeros(spec.program_shape) for k, spec in layer.states().items()}
         rows, key = tf.range(B), random.root_key(1)
-        call = {"training": True, "key": key, "rows": rows, "rules": EveryRecipe()}
+        call = {"state": state, "training": True, "key": key, "rows": rows}
+        call["rules"] = EveryRecipe()
         inputs = tf.nest.map_structure(tf.constant, case.inputs)
         context.apply(layer, weights, method=case.method, call=call, **inputs)
 

@@ -40,6 +40,8 @@ from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.distillation import Distillation
 from tasks.seq2seq.task import SequenceToSequence
+from tasks.table.model import TableModel
+from tasks.table.task import TablePrediction
 
 B, T, V = 8, 5, 11
 C, K = 2, 4  # channels of images, classes
@@ -179,6 +181,19 @@ def click_prediction() -> tuple[Params, dict[str, np.ndarray]]:
     return task, batch
 
 
+def table_prediction() -> tuple[Params, dict[str, np.ndarray]]:
+    model = TableModel.params(hidden=Mlp.params(output_dims=(4,)))
+    task = TablePrediction.params(model=model, num_numbers=2, category_sizes=(3, 5))
+    draw = np.random.RandomState(0)
+    batch = {
+        "numbers": draw.normal(size=(B, 2)).astype("f"),
+        "categories": draw.randint(0, 3, (B, 2, 2)).astype("i"),
+        "labels": draw.randint(0, K, B).astype("i"),
+        "weights": np.array([1, 1, 0, 1, 1, 1, 0, 1], "f"),
+    }
+    return task.set(class_names=tuple("abcdefgh"[:K])), batch
+
+
 TASKS = {
     BertPretraining: bert_pretraining,
     ClickPrediction: click_prediction,
@@ -189,6 +204,7 @@ TASKS = {
     QuestionAnswering: question_answering,
     Segmentation: segmentation,
     SequenceToSequence: sequence_to_sequence,
+    TablePrediction: table_prediction,
     TextClassification: text_classification,
 }
 

@@ -53,6 +53,13 @@ def test_numbers_become_the_type_of_the_input(dtype: str, given: list[Any]) -> N
     assert found.tolist() == given
 
 
+def test_null_is_a_missing_number_where_an_example_has_one() -> None:
+    scale = read({"inputs": {"ids": [[1, 2], [3, 4]], "scale": [None, 2]}})["scale"]
+    np.testing.assert_array_equal(scale, np.array([np.nan, 2], "f"))
+    with pytest.raises(Refusal, match="x: a value is null"):
+        read({"inputs": [[1.0], [None]]}, {"x": ServedSpec((None, 1), "float32")})
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

@@ -1,0 +1,188 @@
+"""Turns the cells of a table into arrays: on the host, and in TensorFlow for exported programs.
+
+Both compute the same: an export is compared with its run through `ColumnEncoder.read_raw`.
+
+Axes: B rows, N columns of numbers and dates, T columns of categories.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.config.params import Params
+from lingo.data.files import DataError
+from lingo.data.tables.cells import DATE_GROUPS, DATE_PATTERNS, DateOrder, parse_all
+from lingo.data.tables.column import CategoryColumn, DateColumn
+from lingo.ops.fingerprint import MISSING, fingerprint
+
+_EPOCH_DAYS = 719_468  # from March 1 of the year 0 to 1970
+
+
+class ColumnEncoder:
+    """Encodes columns: `numbers` are N columns of numbers and dates, `categories` T columns.
+
+    Raw cells are what a request to a served model has: numbers as numbers, and dates and categories
+    as texts, under the names in `raw_names`, which are identifiers.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Params], missing: Sequence[str], decimal: str = "."
+    ) -> None:
+        """`columns` are params of `Column` by name; `missing` are the cells of missing values."""
+        self._missing, self._decimal = tuple(missing), decimal
+        self.categories = [n for n, c in columns.items() if issubclass(c.cls, CategoryColumn)]
+        self.numbers = [name for name in columns if name not in self.categories]
+        self.orders: dict[str, DateOrder] = {
+            name: column.order for name, column in columns.items() if column.cls is DateColumn
+        }
+        self.raw_names = make_identifiers(list(columns))
+
+    # ---- on the host
+
+    def parse(self, name: str, cells: Sequence[str]) -> tuple[np.ndarray, int | None]:
+        """Parses the cells of a column of numbers or dates as `parse_all` does."""
+        order, decimal = self.orders.get(name), self._decimal
+        return parse_all(cells, self._missing, decimal=decimal, order=order)
+
+    def fingerprints(self, cells: Sequence[str]) -> np.ndarray:
+        """Returns the fingerprint of each cell of a column of categories, int32 [B, 2].
+
+        Raises DataError if two categories have the same fingerprint.
+        """
+        known = sorted({*cells})
+        with tf.device("CPU:0"):
+            words = fingerprint(tf.constant([_to_bytes(text) for text in known], tf.string)).numpy()
+        texts: dict[bytes, str] = {}
+        for text, word in zip(known, words, strict=True):
+            if (other := texts.setdefault(word.tobytes(), text)) != text:
+                raise DataError(f"{other!r} and {text!r} have the same fingerprint: rename one.")
+        table = dict(zip(known, words, strict=True))
+        table |= dict.fromkeys(self._missing, np.full(2, MISSING, np.int32))
+        return np.stack([table[cell] for cell in cells])
+
+    def raw_specs(self) -> dict[str, tuple[tuple[int | None, ...], str]]:
+        """Returns the shape and dtype of raw cells by raw name; B may vary (None)."""
+        return {
+            raw: ((None,), "float32" if self._is_number(name) else "string")
+            for name, raw in self.raw_names.items()
+        }
+
+    def to_raw(self, columns: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
+        """Returns raw cells by raw name, float32 [B] or bytes [B], from texts by column."""
+        raw = {}
+        for name, to in self.raw_names.items():
+            if self._is_number(name):
+                raw[to] = self.parse(name, columns[name])[0].astype(np.float32)
+            else:
+                raw[to] = np.array([_to_bytes(cell) for cell in columns[name]], np.bytes_)
+        return raw
+
+    def read_raw(self, raw: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the arrays that `encode_raw` computes, but computed on the host."""
+        columns = {name: raw[to] for name, to in self.raw_names.items()}
+        numbers = [
+            columns[name] if self._is_number(name) else self.parse(name, _texts(columns[name]))[0]
+            for name in self.numbers
+        ]
+        arrays = {}
+        if numbers:
+            arrays["numbers"] = np.stack(numbers, axis=-1).astype(np.float32)
+        if self.categories:
+            words = [self.fingerprints(_texts(columns[name])) for name in self.categories]
+            arrays["categories"] = np.stack(words, axis=1)
+        return arrays
+
+    # ---- in TensorFlow
+
+    def encode_raw(self, raw: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the arrays of a batch, `numbers` and `categories`, for raw cells by raw name.
+
+        Raw cells are float32 [B], NaN where missing, or string [B]. The result is as in batches of
+        `TableInput`. Computing it fails for a text that is no date, where a date is wanted.
+        """
+        columns = {name: raw[to] for name, to in self.raw_names.items()}
+        arrays: dict[str, Any] = {}
+        if self.numbers:
+            values = [self._encode_number(name, columns[name]) for name in self.numbers]
+            arrays["numbers"] = tf.stack(values, axis=-1)
+        if self.categories:
+            texts = tf.stack([columns[name] for name in self.categories], axis=-1)
+            arrays["categories"] = self._encode_categories(texts)
+        return arrays
+
+    def _is_number(self, name: str) -> bool:
+        return name not in self.categories and name not in self.orders
+
+    def _is_missing(self, texts: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_any(tf.equal(tf.expand_dims(texts, -1), list(self._missing)), axis=-1)
+
+    def _encode_number(self, name: str, cells: tf.Tensor) -> tf.Tensor:
+        """Returns the numbers of raw cells, float32 [B]; `cells` are numbers, or texts of dates."""
+        if name not in self.orders:
+            return tf.cast(cells, tf.float32)
+        order = self.orders[name]
+        texts = tf.strings.strip(cells)
+        is_missing = self._is_missing(texts)
+
+        def part(group: int) -> tf.Tensor:
+            text = tf.strings.regex_replace(texts, f"^{DATE_PATTERNS[order]}$", rf"\{group}")
+            is_absent = is_missing | tf.equal(text, "")
+            return tf.strings.to_number(tf.where(is_absent, "0", text), tf.int64)
+
+        days = _days(*(part(group) for group in DATE_GROUPS[order]))
+        seconds = 3600 * part(4) + 60 * part(5) + part(6)
+        value = tf.cast(days, tf.float64) + tf.cast(seconds, tf.float64) / 86_400
+        return tf.cast(tf.where(is_missing, np.float64("nan"), value), tf.float32)
+
+    def _encode_categories(self, cells: tf.Tensor) -> tf.Tensor:
+        """Returns the fingerprints of texts, string [B, T], as int32 [B, T, 2]."""
+        texts = tf.strings.strip(cells)
+        return tf.where(tf.expand_dims(self._is_missing(texts), -1), MISSING, fingerprint(texts))
+
+
+def make_identifiers(columns: Sequence[str]) -> dict[str, str]:
+    """Returns an identifier for each column, since exported programs name their inputs by them.
+
+    >>> make_identifiers(["age", "mean radius (mm)", "2024", "class"])
+    {'age': 'age', 'mean radius (mm)': 'mean_radius_mm', '2024': 'column_2024', 'class': 'class_'}
+    """
+    names: dict[str, str] = {}
+    for column in columns:
+        name = re.sub(r"[^A-Za-z0-9]+", "_", column).strip("_")
+        if not name or not name[0].isalpha():
+            name = f"column_{name}".rstrip("_")
+        if keyword.iskeyword(name):
+            name += "_"
+        unique, number = name, 2
+        while unique in names.values():
+            unique, number = f"{name}_{number}", number + 1
+        names[column] = unique
+    return names
+
+
+def _to_bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+def _texts(cells: np.ndarray) -> list[str]:
+    """Returns the texts, without spaces around them, of bytes [B]."""
+    return [bytes(cell).decode(errors="surrogateescape").strip() for cell in cells.tolist()]
+
+
+def _days(year: Any, month: Any, day: Any) -> Any:
+    """Returns the days since 1970 of dates of the Gregorian calendar, all int64 [B].
+
+    A year begins on March 1 here, so that a leap day is the last day of its year. 400 years have
+    146,097 days.
+    """
+    year = tf.where(month <= 2, year - 1, year)
+    era, year_of_era = year // 400, year % 400
+    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    days = year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year
+    return era * 146_097 + days - _EPOCH_DAYS

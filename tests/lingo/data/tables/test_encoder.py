@@ -1,0 +1,85 @@
+"""TensorFlow encodes raw cells as the host does, so that an export computes what its run does."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.lazy import tf
+from lingo.data import DateColumn, TableInput, read_table
+from lingo.data.files import DataError
+from lingo.data.tables import encoder
+from lingo.data.tables.encoder import make_identifiers
+from tests.lingo.data.tables.test_table_input import TEXT
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "t.csv"
+    path.write_text(TEXT)
+    return path
+
+
+def read(file: pathlib.Path, **fields: Any) -> TableInput:
+    fields = {"batch_size": 4, "repeat": False, "shuffle": False, "label": "sort"} | fields
+    return read_table(file, **fields).build()
+
+
+def test_tensorflow_encodes_raw_cells_as_the_host_does(file) -> None:
+    data = read(file)
+    raw = data.raw_examples(np.arange(4))
+    assert {n: ((None,), "float32" if v.dtype == "f" else "string") for n, v in raw.items()} == (
+        data.encoder.raw_specs()
+    )
+    encoded = tf.function(data.encoder.encode_raw, autograph=False)(
+        {name: tf.constant(value) for name, value in raw.items()}
+    )
+    host, batch = data.encoder.read_raw(raw), data.batch(0)
+    for name in ("numbers", "categories"):
+        np.testing.assert_array_equal(encoded[name].numpy(), host[name])
+        np.testing.assert_array_equal(batch[name], host[name])
+
+
+@pytest.mark.parametrize("order", ["year_first", "day_first", "month_first"])
+def test_tensorflow_reads_dates_of_four_centuries(tmp_path, order) -> None:
+    days = np.arange(-80_000, 80_000, 37)
+    dates = [np.datetime64(int(day), "D").item() for day in days]
+    forms = {
+        "year_first": "{0.year:04}-{0.month}-{0.day:02}",
+        "day_first": "{0.day}.{0.month:02}.{0.year:04} 06:00",
+        "month_first": "{0.month}/{0.day}/{0.year:04} 6:00:00",
+    }
+    file = tmp_path / "d.csv"
+    file.write_text("\n".join(["day", *(forms[order].format(date) for date in dates)]))
+    columns = {"day": DateColumn.params(order=order)}
+    data = read(file, columns=columns, label=None, batch_size=len(days))
+    raw = {k: tf.constant(v) for k, v in data.raw_examples(np.arange(len(days))).items()}
+    expected = (days + (0.0 if order == "year_first" else 0.25)).astype("f")
+    np.testing.assert_array_equal(data.batch(0)["numbers"][:, 0], expected)
+    np.testing.assert_array_equal(data.encoder.encode_raw(raw)["numbers"][:, 0], expected)
+
+
+def test_a_raw_cell_that_is_no_date_is_refused(file) -> None:
+    data = read(file)
+    raw = {name: tf.constant(v) for name, v in data.raw_examples(np.arange(4)).items()}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="soon"):
+        data.encoder.encode_raw(raw | {"day": tf.constant(["soon"] * 4)})
+
+
+def test_names_of_raw_inputs_are_identifiers_and_differ() -> None:
+    columns = ["größe", "a b", "a-b", "a_b", "9", "ok", "for", "_x", "%"]
+    names = list(make_identifiers(columns).values())
+    assert names == ["gr_e", "a_b", "a_b_2", "a_b_3", "column_9", "ok", "for_", "x", "column"]
+    assert len({*names}) == len(columns)
+
+
+def test_two_categories_with_one_fingerprint_are_refused(file, monkeypatch) -> None:
+    def same(texts: tf.Tensor) -> tf.Tensor:
+        return tf.ones([*texts.shape, 2], tf.int32)
+
+    monkeypatch.setattr(encoder, "fingerprint", same)
+    with pytest.raises(DataError, match="have the same fingerprint: rename one"):
+        read(file).prepare()
