@@ -93,6 +93,7 @@ from lingo.layers.wrap.reweighted import Lora, WeightNorm
 from lingo.layers.wrap.wrapper import Wrapper
 
 __all__ = [
+    "NO_INPUTS",
     "Alibi",
     "Attention",
     "AveragePool",
@@ -145,7 +146,6 @@ __all__ = [
     "MaxPool",
     "MaxPool3D",
     "MoE",
-    "NO_INPUTS",
     "Norm",
     "Normal",
     "Normalize",
