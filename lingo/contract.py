@@ -256,13 +256,11 @@ class Experiment(Configurable):
         ranges.check_at_most(self.p, MAX_STEPS, "max_steps", "steps_per_loop")
         self._check_evaluations()
         self._check_metric()
-        if self.p.optimizer.plateau is not None and self.p.evaluate.metric is None:
+        optimizer, evaluate = self.p.optimizer, self.p.evaluate
+        if optimizer.plateau is not None and evaluate.metric is None:
             raise ParamError("optimizer.plateau needs evaluate.metric, such as 'heldout/loss'")
-        averages = (self.p.optimizer.ema_decay, self.p.optimizer.average_steps)
-        if self.p.evaluate.weights == "ema" and averages == (None, None):
-            raise ParamError(
-                "evaluate.weights='ema' needs optimizer.ema_decay or average_steps, which are None"
-            )
+        if evaluate.weights == "ema" and optimizer.ema_decay is optimizer.average_steps is None:
+            raise ParamError("evaluate.weights='ema' needs optimizer.ema_decay or average_steps")
 
     def setup(self) -> None:
         self.train_input = self.p.train_input.build(seed=self.p.seed)
@@ -305,10 +303,7 @@ class Experiment(Configurable):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes by label: the task's, or the training data's.
-
-        (): the classes have no names. Raises DataError if the data cannot be read.
-        """
+        """Names of classes by label; (): they have none. DataError: the data is not readable."""
         return tuple(getattr(self.task.p, "class_names", ())) or self.train_input.class_names
 
     @property

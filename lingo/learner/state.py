@@ -144,17 +144,12 @@ class Learner(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def _weights(task: Task) -> dict[str, Weight]:
     """Returns path -> description of each weight; cached, as a task may have 100,000 weights."""
-    return {
-        where: Weight(
-            where,
-            tuple(path.names(where)),
-            spec.program_shape,
-            spec.num_stacked,
-            fan_in=spec.fan_in,
-            dims=spec.axes,
-        )
-        for where, spec in task.weights().items()
-    }
+    weights = {}
+    for where, spec in task.weights().items():
+        shape, names = spec.program_shape, tuple(path.names(where))
+        kind = {"fan_in": spec.fan_in, "dims": spec.axes}
+        weights[where] = Weight(where, names, shape, spec.num_stacked, **kind)
+    return weights
 
 
 def num_bytes(learner: Learner) -> dict[str, int]:

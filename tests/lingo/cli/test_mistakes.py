@@ -175,7 +175,7 @@ MISTAKES = [
     (f"{TRAIN} --set=evaluate.patience=3", "patience=3 needs a metric to compare by"),
     (
         f"{TRAIN} --set=evaluate.weights=ema",
-        "needs optimizer.ema_decay or average_steps, which are None",
+        "needs optimizer.ema_decay or average_steps",
     ),
     (
         f"{TRAIN} --set=init_from=run2",
