@@ -107,7 +107,7 @@ def amoebanet_b(
     return cfg
 
 
-@experiment
+@experiment(minutes=2)
 def digits_b(num_layers: int = 3, num_filters: int = 16):
     """AmoebaNet-B with auxiliary head and dropped paths on digits of 16 x 16; 135,684 weights.
 
@@ -134,7 +134,7 @@ def digits_b(num_layers: int = 3, num_filters: int = 16):
     return cfg
 
 
-@experiment
+@experiment(minutes=2)
 def digits(num_layers: int = 3, num_filters: int = 32):
     """AmoebaNet-D of 3 normal cells and two reductions on scikit-learn's digits; 376,682 weights.
 

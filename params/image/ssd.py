@@ -107,7 +107,7 @@ def _steps(epochs: float, batch_size: int) -> int:
     return epochs_to_steps(epochs, num_examples=TRAIN_IMAGES, batch_size=batch_size)
 
 
-@experiment
+@experiment(minutes=4)
 def scenes(num_steps: int = 600, batch_size: int = 32):
     """A small SSD that finds ten digits in images of 96 x 96 pixels; 644,484 weights.
 

@@ -15,7 +15,7 @@ from params.image.imagenet import steps_after
 WARMUP_STEPS = 5
 
 
-@experiment
+@experiment(minutes=1)
 def digits(num_steps: int = 60):
     """The network of image.resnet.glyphs for scikit-learn's digits, enlarged to 32 x 32 pixels.
 

@@ -13,7 +13,7 @@ from lingo.runtimes.mesh.mesh import Mesh
 from tasks.image.segmentation import Segmentation
 
 
-@experiment
+@experiment(minutes=1)
 def blobs(num_levels: int = 2):
     """A U-Net of two levels, 60,507 weights, tells solid balls from hollow ones in 16^3 voxels.
 

@@ -33,7 +33,7 @@ def _piece(experiment: str, metric: str = "accuracy", name: str = "", scale: flo
 
 
 def _percent(experiment: str, metric: str = "accuracy", name: str = "accuracy") -> Piece:
-    return _piece(experiment, metric, f"{name}, %", 100)
+    return _piece(experiment, metric, f"% {name}", 100)
 
 
 def _bits(experiment: str) -> Piece:
@@ -70,8 +70,8 @@ PIECES: Mapping[str, Sequence[Piece]] = {
         _percent("lm.st_moe.tiny_pretrain"),
         _percent("lm.switch.tiny_switch"),
         _percent("lm.bert.tiny_bert"),
-        Piece(Trial("lm.bert.tiny_labels", 0, _FROM_BERT, _BERT), "accuracy", "accuracy, %", 100),
-        Piece(Trial("lm.bert.tiny_questions", 0, _FROM_BERT, _BERT), "f1", "F1, %", 100),
+        Piece(Trial("lm.bert.tiny_labels", 0, _FROM_BERT, _BERT), "accuracy", "% accuracy", 100),
+        Piece(Trial("lm.bert.tiny_questions", 0, _FROM_BERT, _BERT), "f1", "% F1", 100),
     ),
     "clicks": (_piece("click.dlrm.clicks", "auc", "area under the curve"),),
     "benchmarks": (
