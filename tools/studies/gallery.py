@@ -73,6 +73,12 @@ PIECES: Mapping[str, Sequence[Piece]] = {
         Piece(Trial("lm.bert.tiny_labels", 0, _FROM_BERT, _BERT), "accuracy", "% accuracy", 100),
         Piece(Trial("lm.bert.tiny_questions", 0, _FROM_BERT, _BERT), "f1", "% F1", 100),
     ),
+    "tables": (
+        _percent("table.mine"),
+        _percent("table.wine"),
+        _percent("table.breast_cancer"),
+        _piece("table.diabetes", "r2", "R^2"),
+    ),
     "clicks": (_piece("click.dlrm.clicks", "auc", "area under the curve"),),
     "benchmarks": (
         _percent("mlperf.resnet.digits"),
