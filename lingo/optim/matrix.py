@@ -100,5 +100,15 @@ def matrix_shape(weight: Weight) -> tuple[int, int] | None:
 
 
 def as_matrices(weight: Weight, x: tf.Tensor) -> tf.Tensor:
-    """Returns x, [*weight.shape], as matrices [*weight.stack_shape, R, C]; weight is a matrix."""
+    """Returns x, [*weight.shape] or in rows, as matrices [*weight.stack_shape, R, C].
+
+    Each device gets whole matrices, and so computes all of their products.
+    """
+    x = x if weight.row_columns is None else weight.row_columns.gather(x)
     return tf.reshape(x, [*weight.stack_shape, *(matrix_shape(weight) or ())])
+
+
+def from_matrices(weight: Weight, x: tf.Tensor) -> tf.Tensor:
+    """Inverts `as_matrices`: returns [*weight.shape], or rows if `as_matrices` got rows."""
+    x = tf.reshape(x, weight.shape)
+    return x if weight.row_columns is None else weight.row_columns.cut(x)

@@ -9,7 +9,7 @@ from typing import Any
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.optim.matrix import MatrixOptimizer, as_matrices, matrix_shape
+from lingo.optim.matrix import MatrixOptimizer, as_matrices, from_matrices, matrix_shape
 from lingo.optim.optimizer import Move, Slot, Update, Weight
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -28,6 +28,8 @@ class Muon(MatrixOptimizer):
     num_iterations: int = 5  # of Newton and Schulz: more make singular values more equal
     root_mean_square: float | None = 0.2  # of a step; None: its singular values are about 1
 
+    takes_rows = True
+
     def check(self) -> None:
         super().check()
         ranges.check_fraction(self.p, "momentum")
@@ -44,7 +46,7 @@ class Muon(MatrixOptimizer):
         if p.root_mean_square is not None:
             # A matrix with all singular values 1 has the root mean square max(R, C)^-0.5.
             size *= p.root_mean_square * max(matrix_shape(weight) or ()) ** 0.5
-        step = tf.reshape(equalize_singular_values(x, p.num_iterations), grad.shape)
+        step = from_matrices(weight, equalize_singular_values(x, p.num_iterations))
         return Move(size * step, {"m": m})
 
 

@@ -57,6 +57,24 @@ class RowColumns(NamedTuple):
                 is_element &= self._indices(axis) < n
         return tf.where(is_element, x, 0.0)
 
+    def gather(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns whole weights, [*stacked axes, *rows.shape], of x, [*stacked axes, P, C].
+
+        Every device gets all of each weight.
+        """
+        if self.num_columns < self.rows.row_size:
+            own = tf.transpose(tf.reshape(x, [-1, self.num_columns]))
+            every = tf.math.unsorted_segment_sum(own, self._column()[0], self.rows.row_size)
+            x = tf.reshape(tf.transpose(self.total(every)), [*x.shape[:-1], self.rows.row_size])
+        return unflatten(x, self.rows)
+
+    def cut(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the columns, [*stacked axes, P, C], of whole weights; it inverts `gather`."""
+        rows = flatten(x, self.rows)
+        if self.num_columns == self.rows.row_size:
+            return rows
+        return tf.gather(rows, self._column()[0], axis=-1)
+
     def _column(self) -> tf.Tensor:
         """Returns the index of each element in its row, int32 [1, C]."""
         return self.first + tf.range(self.num_columns)[None]

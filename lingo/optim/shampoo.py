@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.optim.matrix import MatrixOptimizer, as_matrices, matrix_shape
+from lingo.optim.matrix import MatrixOptimizer, as_matrices, from_matrices, matrix_shape
 from lingo.optim.optimizer import Move, Slot, Update, Weight, weight_norm
 
 _LEAST_EIGENVALUE = 1e-30  # so that roots of a matrix of zeros are finite
@@ -27,6 +27,8 @@ class Shampoo(MatrixOptimizer):
     root_steps: int = 1  # number of steps between two computations of the roots
     ridge: float = 1e-6  # least eigenvalue of `left` and `right`, relative to the largest
     graft: bool = True  # whether a step has the L2 norm of Adam's
+
+    takes_rows = True
 
     def check(self) -> None:
         super().check()
@@ -54,7 +56,7 @@ class Shampoo(MatrixOptimizer):
             matrices = tf.matmul(after["left_root"], matrices)
         if "right" in after:
             matrices = tf.matmul(matrices, after["right_root"])
-        step = tf.reshape(matrices, grad.shape)
+        step = from_matrices(weight, matrices)
         if self.p.graft:
             adam, norm = self.adam_move(update), weight_norm(weight, step)
             rate = weight_norm(weight, adam.decrement) / tf.where(norm > 0, norm, 1.0)
@@ -95,7 +97,9 @@ def inverse_root(x: tf.Tensor, root: int, ridge: float) -> tf.Tensor:
     `x` and the result are float32 [..., D, D]. Eigenvalues below `ridge` times the largest count
     as that.
     """
-    values, vectors = tf.linalg.eigh(x)
+    # LAPACK raises an error at NaN and infinity; the step, not this function, skips such an update.
+    is_finite = tf.reduce_all(tf.math.is_finite(x), axis=(-2, -1), keepdims=True)
+    values, vectors = tf.linalg.eigh(tf.where(is_finite, x, 0.0))
     least = tf.maximum(ridge * values[..., -1:], _LEAST_EIGENVALUE)
     powers = tf.maximum(values, least) ** (-1.0 / root)
     return tf.matmul(vectors * powers[..., None, :], vectors, transpose_b=True)

@@ -49,6 +49,21 @@ def test_coordinates_find_each_element_in_the_weight(rows, start):
 
 
 @pytest.mark.parametrize("rows", ROWS)
+def test_columns_of_devices_make_whole_weights(rows):
+    value = draw(0)
+    every = flatten(tf.constant(value), rows)
+    parts = [RowColumns(rows, rows.row_size // 4, first=i * rows.row_size // 4) for i in range(4)]
+    columns = [every[..., p.first : p.first + p.num_columns] for p in parts]
+    sums = []  # what each device adds
+    for part, own in zip(parts, columns, strict=True):
+        part._replace(total=lambda x: sums.append(x) or x).gather(own)
+    found = parts[0]._replace(total=lambda x: tf.add_n(sums)).gather(columns[0])
+    np.testing.assert_array_equal(found, value)
+    for part, own in zip(parts, columns, strict=True):
+        np.testing.assert_array_equal(part.cut(tf.constant(value)), own)
+
+
+@pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("name", CASES)
 def test_an_update_in_rows_is_that_of_the_weight(name, rows):
     weight, optimizer = Weight("l/[0:2]/w", NAMES, SHAPE, 1), CASES[name].build()

@@ -95,3 +95,10 @@ def test_inverse_roots_of_a_batch():
     y = inverse_root(tf.constant(x, tf.float32), 4, 1e-6).numpy()
     for one, ours in zip(x, y, strict=True):
         np.testing.assert_allclose(ours @ ours @ ours @ ours @ one, np.eye(5), atol=1e-3)
+
+
+def test_a_gradient_that_is_not_finite_raises_nothing(run, start):
+    """The training step finds it, and skips the update."""
+    params = Shampoo.params(learning_rate=0.1)
+    _, slots = run(params, start((4, 3)), [np.full((4, 3), np.inf, np.float32)])
+    assert not np.isfinite(slots["left"]).any()

@@ -16,7 +16,7 @@ from lingo.contract import Guard
 from lingo.runtimes.local import LocalProgram
 from lingo.runtimes.program import LostState
 from lingo.storage.files import StorageError
-from lingo.trainer import saver, start
+from lingo.trainer import first_state, saver
 from lingo.trainer.directory.audit import Audit
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog
@@ -263,7 +263,7 @@ def test_it_deletes_nothing_before_it_has_read_its_target(
         raise NoUsableCheckpoint(f"{found.path} cannot be read now")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lingo.trainer.start.restore_state", unreadable)
+        patch.setattr("lingo.trainer.first_state.restore_state", unreadable)
         with pytest.raises(NoUsableCheckpoint, match="cannot be read now"):
             train_twelve("run", guard={}, every_steps=6)
     assert store.steps(tmp_path / "run/checkpoints") == [6, 9]
@@ -273,7 +273,11 @@ def test_it_deletes_nothing_before_it_has_read_its_target(
 def test_after_lost_devices_it_goes_back_to_the_latest_checkpoint_that_can_be_read(
     train_twelve, tmp_path, monkeypatch, capsys
 ):
-    train_on, restore, lost = LocalProgram.train, start.restore_state, [LostState("2 chips fail")]
+    train_on, restore, lost = (
+        LocalProgram.train,
+        first_state.restore_state,
+        [LostState("2 chips fail")],
+    )
 
     def losing(self, batches):
         if lost and self.state().step == 7:
@@ -286,7 +290,7 @@ def test_after_lost_devices_it_goes_back_to_the_latest_checkpoint_that_can_be_re
         return restore(learner, found)
 
     monkeypatch.setattr(LocalProgram, "train", losing)
-    monkeypatch.setattr(start, "restore_state", restored)
+    monkeypatch.setattr(first_state, "restore_state", restored)
     assert batches(train_twelve("run", guard={})) == [*range(12)]
     assert store.quarantined_names(tmp_path / "run/checkpoints") == ["step_00000006.corrupt-1"]
     assert "step 8: 2 chips fail; back to step 3\n" in capsys.readouterr().out

@@ -11,7 +11,12 @@ from lingo.config.params import ParamError
 from lingo.learner.state import initial_state
 from lingo.runtimes.replicated.replicated import Replicated
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed
-from tests.lingo.runtimes.mesh.test_update_sharding import CASES, descended, learner
+from tests.lingo.runtimes.mesh.test_update_sharding import (
+    CASES,
+    descended,
+    learner,
+    tolerance,
+)
 
 over_cases = pytest.mark.parametrize("name", CASES)
 SLOTLESS = ("Frozen", "Sgd", "clipped by value and weight")
@@ -34,7 +39,7 @@ def found(tmp_path_factory, request):
 @over_cases
 def test_ten_steps_in_chunks_are_those_of_one_device(found, name):
     for chunks, one in zip(*reversed(found[name]["states"]), strict=True):
-        np.testing.assert_allclose(chunks, one, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(chunks, one, rtol=1e-6, atol=tolerance(name))
 
 
 @over_cases
