@@ -8,14 +8,10 @@
     lingo plan --allreduce=row_pairs --mesh=16x32 --holes=2x2@4,6
 
 With --devices it tries all meshes of this number of devices, with settings that save memory. It
-prints the fastest ways that fit, why other ways are slower or do not fit, and the flags of the
-fastest way. Without --devices, it predicts the experiment's own runtime. No device is needed. Only
---verify compiles programs, of the first two ways, and compares them with the prediction.
-
-A way is a mesh with its rules, shards, accumulation, pipeline and rematerialization; the table has
-the best way of each mesh. Utilization is the model's FLOPs, without recomputation, over the FLOPs
-that the devices could do in the step. `loses by` names the part of the step that takes most longer
-than in the first way. Reused bytes are gradients that take the place of activations.
+prints the fastest way of each mesh (its rules, shards, accumulation, pipeline, rematerialization),
+why others are slower or do not fit, and the fastest one's flags. Utilization is the model's FLOPs,
+without recomputation, over those that the devices could do. Without --devices, it predicts the
+experiment's own runtime. Only --verify compiles programs, of the first two ways, to compare.
 
 With the input's rate on one core (--input_rate, --measure_input) it predicts the hosts and cores
 that the input needs, and the time of a step that waits for it. It returns 1 if nothing fits.
