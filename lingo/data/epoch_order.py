@@ -22,7 +22,7 @@ class EpochOrder:
     """A new order of examples in each epoch, or their original order without `shuffle`."""
 
     def __init__(self, size: int, *, seed: int, name: str, shuffle: bool) -> None:
-        """`name` makes orders with the same seed and size differ."""
+        """Orders with the same seed and size, but other names, differ."""
         self._size, self._seed, self._name, self._shuffle = size, seed, name, shuffle
         self._order = functools.lru_cache(maxsize=2)(self._draw)
 

@@ -87,7 +87,7 @@ def _find_cuts(model: PartModel, segment: _Segment) -> list[tuple[int, int]]:
 
     Each part, encoded alone, has the same tokens as in the segment. If the tokens differ, a part
     twice as long is tried, so that the work is proportional to the text. If even the first token
-    differs, the longer part begins at the cut before. (Rounding of float32 sums of scores may
+    differs, the part starts at the previous cut. (Rounding of float32 sums of scores may
     decide between two equally good segmentations, so that tokens differ wherever a part begins.)
     """
     data, ids, is_first, is_last = segment

@@ -154,7 +154,7 @@ def _text(tokenizer: Tokenizer, prompt: Prompt, ids: np.ndarray) -> str:
 
 
 def _pad_rows(rows: Sequence[np.ndarray], size: int = 0) -> np.ndarray:
-    """Pads lists of ints with 0 to one array, int32 [B, longest length, at least `size`]."""
+    """Pads lists of ints with 0 to one array, int32 [B, max(longest length, size)]."""
     out = np.zeros([len(rows), max(size, *map(len, rows))], np.int32)
     for to, row in zip(out, rows, strict=True):
         to[: len(row)] = row

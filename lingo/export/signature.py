@@ -144,7 +144,7 @@ class Score(Signature):
 
     Outputs: `log_probs`, float32 [B, T], which are 0 at padding and at positions of weight 0;
     `log_prob`, float32 [B], the sum of an example's `log_probs`; `num_tokens`, int32 [B], the
-    number of its positions without padding and positions of weight 0.
+    number of its positions, padding and positions of weight 0 left out.
     """
 
     name = "score"

@@ -340,7 +340,7 @@ class LayerFinder:
         """Returns the path of a layer that an operation's name contains; "" if there is none.
 
         `words` are the parts of the name. Words that are no layer's name are skipped. The layer is
-        the one whose path matches the most of the other words, from the first.
+        the one whose path matches the largest number of the other words, beginning at the first.
         """
         named = [word if word in self._words else _first_name(word) for word in words]
         named = [word for word in named if word in self._words]

@@ -110,7 +110,7 @@ def annotate_image(
 
 
 def num_parts_of(num_axes: int) -> tuple[int, ...]:
-    """Returns into how many parts the call context's rules split each axis of an image.
+    """Returns the number of parts of each axis of an image, as the call context's rules split it.
 
     `num_axes` is the number of axes of positions, 1 for a sequence and 2 for an image.
     """

@@ -40,8 +40,8 @@ def dropout(
         key: scalar key of the layer in this step.
         rows: int32 or uint32 [B], the id of each example: its index in the step's global batch.
         form: which elements are dropped together.
-        part: which part of a larger tensor `x` is along its last two axes; `x` then gets this part
-            of the larger tensor's mask. None: `x` is the whole tensor.
+        part: if `x` is a part of a larger tensor, along the last two axes: which part. `x` then
+            gets this part of the larger tensor's mask. None: `x` is the whole tensor.
 
     Returns:
         The shape and type of `x`. Averaged over keys, each element equals the element of `x`.

@@ -5,8 +5,8 @@
 
 If a signature has only one input or output, its name may be left out. `{"b64": "..."}` is a string
 of any bytes, in base64. Answers use it for strings that are not UTF-8, and for outputs whose names
-end with `_bytes`. `null` is a missing number, NaN, of an input with one number per example, as a
-table's column has.
+end with `_bytes`. In an input with one number per example, such as a column of a table, `null` is a
+missing number: NaN.
 See https://www.tensorflow.org/tfx/serving/api_rest.
 
 Axes: B examples.
@@ -133,7 +133,7 @@ def _columns(instances: Any, specs: Specs) -> dict[str, list[Any]]:
 
 
 def _by_name(value: Any, specs: Specs, where: str = "inputs") -> Mapping[str, Any]:
-    """Returns {input: value}; a JSON value that is not an object is that of the only input.
+    """Returns {input: value}; a JSON value that is not an object is the only input's value.
 
     `where` says which part of the request the value is, for the errors.
     """

@@ -25,7 +25,7 @@ class RunSummary(NamedTuple):
     """What is known of a run."""
 
     path: Path
-    experiment: str  # its name; "" if it was made in Python
+    experiment: str  # its name, or file.py:function; "" if it was made in Python
     state: str  # as in STATUS; "killed" if its process is gone, "" if nothing is known
     step: int | None  # steps done
     metric: str  # name of the metric by which the run is compared; "" if it has none
@@ -57,7 +57,7 @@ def summarize(path: Path, metric: str | None = None) -> RunSummary:
     origin = config.get("experiment")
     return RunSummary(
         path,
-        str(origin.get("name", "")) if isinstance(origin, Mapping) else "",
+        _name(origin) if isinstance(origin, Mapping) else "",
         state,
         status.step if status else None,
         chosen.name if chosen else "",
@@ -77,6 +77,12 @@ def cells(one: RunSummary, *, now: float | None = None) -> list[str]:
     step, tags = "" if one.step is None else str(one.step), ",".join(one.notes.tags)
     known = (str(one.path), one.experiment, one.state, step, one.metric, value, updated, tags)
     return [*known, one.notes.note]
+
+
+def _name(origin: Mapping[str, Any]) -> str:
+    """Returns the name of a registered experiment, or file.py:function; "" for neither."""
+    file, function = origin.get("file") or "", origin.get("function") or ""
+    return origin.get("name") or (f"{Path(file).name}:{function}" if file and function else "")
 
 
 def _choose_metric(

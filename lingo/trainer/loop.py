@@ -57,7 +57,9 @@ class Outcome(NamedTuple):
 
     def __repr__(self) -> str:
         """Returns a line of the run's end, one of its last losses, and one per evaluation."""
-        reports = {"training": self.scalars, **self.evaluations}
+        reports = {"training": self.scalars}
+        for name, tagged in self.evaluations.items():
+            reports[name] = {tag.removeprefix("eval/"): value for tag, value in tagged.items()}
         lines = ["  ".join([f"  {name}:", *metric_words(r)]) for name, r in reports.items() if r]
         signalled = f" by signal {self.signal}" if self.signal is not None else ""
         return "\n".join([f"{self.state}{signalled} at step {self.step}", *lines])

@@ -224,6 +224,7 @@ def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
         input.check_repeatable()
         fingerprints[name] = input.check_fingerprint()
         _check_classes(name, input.class_names, experiment.train_input.class_names)
+    _check_task_classes(experiment)
     return fingerprints
 
 
@@ -234,6 +235,17 @@ def _check_classes(name: str, names: tuple[str, ...], of_training: tuple[str, ..
             f"{name} has the classes {', '.join(names):.80}, but training has"
             f" {', '.join(of_training):.80}: a label needs the same name in both, so give both one"
             " list of names, such as ImageFolder's classes=FILE"
+        )
+
+
+def _check_task_classes(experiment: Experiment) -> None:
+    """Raises ParamError if the task names labels in another way than the training data does."""
+    of_data = experiment.train_input.class_names
+    of_task = tuple(getattr(experiment.task.p, "class_names", ()))
+    if of_data and of_task != of_data[: len(of_task)]:
+        raise ParamError(
+            f"task.class_names has {', '.join(of_task):.80}, but labels of the training data mean"
+            f" {', '.join(of_data):.80}, in this order: leave task.class_names out"
         )
 
 

@@ -305,8 +305,8 @@ class Trained:
 
         Args:
             folder: must not exist yet, but its parent must; an error leaves no folder.
-            signatures: of a program: `predict`, `score`, `decode`; empty: all that the task has.
-            progress: of a program: called with the name of the next work that takes seconds.
+            signatures: the program's: `predict`, `score`, `decode`; empty: all of the task's.
+            progress: called with the name of the program's next work that takes seconds.
 
         Raises:
             ParamError: if the folder exists or is inside the run, the format is not known,

@@ -94,7 +94,7 @@ class WarmStart(Configurable):
             if self.p.slots and getattr(self.p, field):
                 raise ParamError(
                     f"slots=true reads slots as they are, and {field}={getattr(self.p, field)!r}"
-                    f" changes weights: leave {field} out, or slots, which then begin anew"
+                    f" changes weights: leave out {field}, or slots, for new slots"
                 )
         for pattern, template in self.p.rename.items():
             if not (template and template.isprintable()):

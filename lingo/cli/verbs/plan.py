@@ -9,9 +9,9 @@
 
 With --devices it tries all meshes of this number of devices, with settings that save memory. It
 prints the fastest way of each mesh (its rules, shards, accumulation, pipeline, rematerialization),
-why others are slower or do not fit, and the fastest one's flags. Utilization is the model's FLOPs,
-without recomputation, over those that the devices could do. Without --devices, it predicts the
-experiment's own runtime. Only --verify compiles programs, of the first two ways, to compare.
+why others are slower or do not fit, and the flags of the fastest. Utilization is the model's FLOPs
+over those that the devices could do. Without --devices, it predicts the experiment's own runtime.
+Only --verify compiles programs, of the first two ways, to compare.
 
 With the input's rate on one core (--input_rate, --measure_input) it predicts the hosts and cores
 that the input needs, and the time of a step that waits for it. It returns 1 if nothing fits.

@@ -171,7 +171,7 @@ def _to_bytes(text: str) -> bytes:
 
 
 def _texts(cells: np.ndarray) -> list[str]:
-    """Returns the texts, without spaces around them, of bytes [B]."""
+    """Decodes bytes, [B], to texts, and strips the spaces around each text."""
     return [bytes(cell).decode(errors="surrogateescape").strip() for cell in cells.tolist()]
 
 

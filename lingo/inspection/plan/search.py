@@ -193,6 +193,6 @@ def check_batch(experiment: Experiment, batch_size: int) -> None:
     if made != batch_size:
         name = type(experiment.train_input).__name__
         raise ParamError(
-            f"--batch={batch_size}: {name} makes batches of {made} with it: set the sizes of its"
-            " inputs by --set instead"
+            f"--batch={batch_size}: this flag does not set the batch of {name}, which stays"
+            f" {made}: set the sizes of its inputs by --set instead"
         )

@@ -128,8 +128,8 @@ class Chain(Layer):
 def _output_width(layer: Layer, width: int | None) -> int | None:
     """Returns the size of the last axis of a layer's result, given its input's; None: not known.
 
-    It is known if it is the same for vectors, sequences and images, where `output_shape` takes
-    these.
+    The function asks `output_shape` for a vector, a sequence and an image. The width is known if
+    the answers, where the layer takes these shapes, are the same.
     """
     own = fields(type(layer))
     if "output_dim" in own:

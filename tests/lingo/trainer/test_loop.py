@@ -28,7 +28,8 @@ pytestmark = pytest.mark.usefixtures("once_compiled")
 
 def test_an_outcome_is_shown_by_a_line_per_input() -> None:
     scalars = {"loss/total": 2.3456789, "perf/steps_per_sec": 5.04441048545}
-    evaluations = {"first": {"loss": 0.1 + 0.2, "moe/load": 0.5}, "second": {"accuracy": 1e-5}}
+    first = {"eval/loss": 0.1 + 0.2, "eval/moe/load": 0.5}
+    evaluations = {"first": first, "second": {"eval/accuracy": 1e-5}}
     outcome = Outcome(7, scalars, evaluations, state="done")
     assert repr(outcome).splitlines() == [
         "done at step 7",
