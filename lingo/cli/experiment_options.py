@@ -153,11 +153,13 @@ def print_later_errors(checkpoint: Checkpoint) -> None:
 
 
 def _report_dropped(resolved: ResolvedExperiment) -> ResolvedExperiment:
-    """Prints a note on values that were lost when overrides swapped classes.
+    """Prints a note on values that were lost when overrides swapped classes, or set new objects.
 
     Returns the experiment.
     """
     for result in resolved.override_results:
         if result.dropped_values:
             print_note(f"--set={result.text} drops {'; '.join(result.dropped_values)}")
+        if result.left_out:
+            print_note(f"--set={result.text} leaves out {result.left_out}")
     return resolved

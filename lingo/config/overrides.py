@@ -23,7 +23,7 @@ from lingo.config.classes import Classes, is_named, own_modules
 from lingo.config.node.fiddle_api import Location, record_location
 from lingo.config.node.label import label, value_text
 from lingo.config.node.selection import Selection
-from lingo.config.node.tree import functions, nodes, same, walk
+from lingo.config.node.tree import Value, functions, nodes, same, walk
 from lingo.config.override_path import Slot, first_field, follow, refuse_unknown_field
 from lingo.config.params import Configurable, ParamError, Params, fields, interface, suggest
 
@@ -42,6 +42,7 @@ class OverrideResult(NamedTuple):
     text: str  # the override
     num_matches: int  # how many Params the override matched
     dropped_values: list[str]  # a line for each set value that was lost when a class was swapped
+    left_out: str = ""  # which set values a new object in the old one's place does not have; ""
 
 
 def apply(
@@ -121,8 +122,7 @@ def _apply(root: Params, text: str, setter: _Setter) -> OverrideResult:
     head = _head(root, target)
     with record_location(Location(f"--set {text}", 0, None)):
         if head is None:
-            setter.assign(root, target, value)
-            return OverrideResult(text, 1, [])
+            return OverrideResult(text, 1, [], setter.assign(root, target, value))
         selection = _select(root, head[1], setter.classes, f"{head[2][1:]}={value}")
         if not head[2]:
             return OverrideResult(text, len(selection), setter.replace(selection, value))
@@ -163,8 +163,11 @@ class _Setter:
         self.classes = classes  # the classes that texts may name
         self.root = root  # the experiment; messages suggest its classes
 
-    def assign(self, node: Params, path: str, text: str, where: str = "") -> None:
-        """Sets the field at `path` from a node to the value of a text; the node is at `where`."""
+    def assign(self, node: Params, path: str, text: str, where: str = "") -> str:
+        """Sets the field at `path` from a node to the value of a text; the node is at `where`.
+
+        Returns a text on the set values of Params there that the new Params do not have, or "".
+        """
         slot = follow(node, path, where, root=self.root)
         if types.takes_params(slot.hint) and HOLE in _values(text):
             old = slot.get()
@@ -174,7 +177,8 @@ class _Setter:
                     f" in Class=Other(field={HOLE}). Give one override per wrapper."
                 )
             self.replace(Selection([old], old.cls, node), text)
-            return
+            return ""
+        old = slot.get()
         try:
             value = override_reader.read(
                 text, slot.hint, lambda text, hint: self.template(text, hint, slot.path)
@@ -187,6 +191,7 @@ class _Setter:
             slot.set(value)
         except ParamError as error:
             raise ParamError(f"{slot.path}: {error}") from None
+        return _left_out(slot.path, old, slot.get())
 
     def template(self, text: str, hint: Any, where: str = "") -> Any:
         try:
@@ -251,6 +256,22 @@ class _Setter:
             f"{slot.path} = {value_text(old)}: this {node.cls.__name__} was there before,"
             f" it has {value_text(new)} now"
         ]
+
+
+def _left_out(where: str, old: Value, new: Value) -> str:
+    """Describes the values that were set in old Params, and that the new ones lack; else ""."""
+    if not (isinstance(old, Params) and isinstance(new, Params)):
+        return ""
+    lines = [
+        f"{where}.{name} = {value_text(getattr(old, name))}"
+        for name in fields(old.cls)
+        if name in fields(new.cls)
+        and old.is_given(name)
+        and not new.is_given(name)
+        and not same(getattr(old, name), getattr(new, name, None))
+    ]
+    names = (old.cls.__name__, new.cls.__name__)
+    return f"{'; '.join(lines)}. {'='.join(names)}(...) keeps them" if lines else ""
 
 
 def _values(text: str) -> Iterable[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import lingo
 from lingo.config import text
 from lingo.config.node.tree import same
 from lingo.config.overrides import NoMatch, OverrideResult
@@ -242,3 +243,17 @@ def test_any_garbage_is_applied_or_refused_with_a_param_error(toys: Any) -> None
             said = str(error)
         assert len(said.splitlines()) <= 1, letters
         text.flatten(toy)
+
+
+def test_a_new_object_says_which_values_of_the_old_one_it_lacks() -> None:
+    params = lingo.get("lm.source.tiny")
+    (result,) = apply(params, "optimizer=Muon(learning_rate=1e-3, weight_decay=0.1)")
+    assert result.left_out == (
+        "optimizer.schedule = Warmup; optimizer.max_grad_norm = 1.0; optimizer.epsilon = 1e-06."
+        " AdamW=Muon(...) keeps them"
+    )
+    again = lingo.get("lm.source.tiny")
+    (kept,) = apply(again, "AdamW=Muon(learning_rate=1e-3)")
+    assert (kept.left_out, again.optimizer.max_grad_norm) == ("", 1.0)
+    (other,) = apply(again, "runtime=Mesh(data=2)")
+    assert other.left_out == ""
