@@ -28,8 +28,8 @@ class RunSummary(NamedTuple):
     experiment: str  # its name, or file.py:function; "" if it was made in Python
     state: str  # as in STATUS; "killed" if its process is gone, "" if nothing is known
     step: int | None  # steps done
-    metric: str  # name of the metric by which the run is compared; "" if it has none
-    value: float | None  # its best value if the experiment names the metric, else the last one
+    metric: str  # metric by which the run is compared, "best NAME" or "last NAME"; "": none
+    value: float | None  # best value of `evaluate.metric`, last value of other metrics
     updated: float  # seconds since 1970 of the last report
     notes: Notes
 
@@ -60,7 +60,7 @@ def summarize(path: Path, metric: str | None = None) -> RunSummary:
         _name(origin) if isinstance(origin, Mapping) else "",
         state,
         status.step if status else None,
-        chosen.name if chosen else "",
+        f"{'best' if chosen.best_report else 'last'} {chosen.name}" if chosen else "",
         reading.value if reading else None,
         max(times, default=0.0),
         read_notes(run.read(NOTES)),

@@ -168,7 +168,7 @@ def _side(side: str) -> str:
 
 
 def _block(side: str) -> str:
-    """Returns transformers' prefix of a layer's feed-forward network, after one or two attentions."""
+    """Returns transformers' prefix of a feed-forward network, after one or two attentions."""
     return rf"{side}.block.\1.layer.{1 if side == 'encoder' else 2}."
 
 

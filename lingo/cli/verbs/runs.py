@@ -2,7 +2,7 @@
 
     lingo runs                              those below ./runs
     lingo runs DIR --tag=baseline           those with a tag
-    lingo runs DIR --metric=heldout/loss    compared by this metric; else by `evaluate.metric`
+    lingo runs DIR --metric=heldout/loss    by this metric; else by `evaluate.metric`, or the loss
     lingo runs DIR --csv > runs.csv
 
 The latest report comes first. `lingo train --note='...' --tag=...` writes note and tags, also when
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lingo.cli.command import UsageError, VerbOptions
+from lingo.cli.experiment_options import print_note
 from lingo.config.options import option, option_class, word
 from lingo.config.printable import escape_controls
 from lingo.study.report import align
@@ -40,6 +41,11 @@ def run(options: Options) -> int:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a directory: name the one that holds runs")
     found = [summarize(path, options.metric) for path in find_runs(folder)]
+    if options.metric and found and all(one.value is None for one in found):
+        print_note(
+            f"no run has reported {options.metric!r}: write input/metric, such as heldout/loss, or"
+            " the tag of a training report, such as loss/total"
+        )
     found = [one for one in found if set(options.tag) <= set(one.notes.tags)]
     found.sort(key=lambda one: -one.updated)
     if options.csv:

@@ -45,17 +45,23 @@ def test_runs_are_listed_the_latest_first(runs, lingo):
 
 
 def test_a_run_is_compared_by_its_metric_or_by_its_loss(runs):
-    config = {"experiment": {"name": "small"}, "params": {"evaluate": {"metric": "same/loss"}}}
+    origin = {"name": "", "file": "/home/me/own.py", "function": "small"}
+    config = {"experiment": origin, "params": {"evaluate": {"metric": "same/loss"}}}
     (runs / "group/noted/config.json").write_text(json.dumps(config))
     noted, plain = (summarize(path) for path in find_runs(runs))
     lines = (runs / "group/noted/metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     losses = [row["eval/loss"] for row in rows if "eval/loss" in row]
-    assert noted.experiment == "small"
-    assert (noted.metric, noted.value) == ("same/loss", min(losses))
-    assert (plain.metric, plain.state, plain.step) == ("eval/loss", "done", 2)
+    assert noted.experiment == "own.py:small"
+    assert (noted.metric, noted.value) == ("best same/loss", min(losses))
+    assert (plain.metric, plain.state, plain.step) == ("last eval/loss", "done", 2)
     assert summarize(plain.path, "loss/total").value > 0
     assert summarize(plain.path, "other/metric").value is None
+
+
+def test_a_metric_that_no_run_has_is_told(runs, lingo):
+    said = lingo("runs", str(runs), "--metric=losss").err
+    assert "no run has reported 'losss': write input/metric, such as heldout/loss" in said
 
 
 def test_tags_choose_and_csv_has_all_cells(runs, lingo):
