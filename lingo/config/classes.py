@@ -97,6 +97,11 @@ class Classes:
             raise _several(name, [cls.__module__ for cls in found])
         where = f" in {module}{self._missing(module)}" if module else ""
         known = roots_.class_names(Path(module)) if _is_file(module) else self.names()
+        if _is_file(module) and name in known:
+            raise UnknownClass(
+                f"{name!r}{where} is not a class of lingo's, such as Layer: inherit from one. A"
+                " Keras layer is wrapped: Keras(factory=...)"
+            )
         raise UnknownClass(f"There is no class {name!r} to configure{where}.{suggest(name, known)}")
 
     def find_function(self, name: str) -> FunctionType:

@@ -135,6 +135,10 @@ def test_a_class_is_found_by_the_path_of_its_file(
     assert Classes().find(f"../b/{file.name}:Dropout") is not found
     with pytest.raises(UnknownClass, match=r"'Dropot' to configure in .*Did you mean 'Dropout'"):
         Classes().find(f"{file.name}:Dropot")
+    plain = tmp_path / f"plain_{tmp_path.name}.py"
+    plain.write_text("class Plain(dict):\n    pass\n")
+    with pytest.raises(UnknownClass, match=r"'Plain' in .* is not a class of lingo's"):
+        Classes().find(f"{plain}:Plain")
     with pytest.raises(UnknownClass, match=r"'Dropout' to configure in no\.py, which is not there"):
         Classes().find("no.py:Dropout")
 
