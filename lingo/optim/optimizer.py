@@ -135,7 +135,7 @@ class Optimizer(Configurable, interface=True):
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
     ema_decay: float | None = None  # per step, for averages of weights and statistics; None: off
     ema_warmup: bool = False  # after n steps, ema_decay is at most (1 + n) / (10 + n)
-    average_steps: int | None = None  # averages are means over so many last steps; None: no means
+    average_steps: int | None = None  # averages are means over this many last steps; None: no means
     slot_steps: int = 0  # steps of slots that were read; counted by `move`, not by schedules
 
     _run_steps: int = 0  # of the whole run; 0: there is no run

@@ -96,9 +96,7 @@ class _AllreduceOptions(FormatOptions):
     allreduce: str | None = option(f"Plan an all-reduce: {', '.join((*PLANNERS, _ALL))}.")
     mesh: str | None = option("With --allreduce: the sizes of the mesh's axes, as 16x32.")
     holes: Sequence[str] = option("Failed chips: sizes and first position, as 2x2@4,6.", default=())
-    links: Literal["torus", "mesh"] = option(
-        "Whether links close the rows of chips.", default="torus"
-    )
+    links: Literal["torus", "mesh"] = option("torus: links close rows of chips.", default="torus")
     elements: int = option(
         "How many elements to sum; ResNet-50 has this number of weights.",
         default=25_557_032,
