@@ -24,7 +24,7 @@ OTHERS = [
     *DIALOG,
 ]  # some functions have examples
 NOT_PURE = {"on_device_of_inputs", "gradient_scope", "host_bits", "host_words", "on_device"}
-NOT_PURE |= {"one_scope", "output_specs", "text_hash"}
+NOT_PURE |= {"explain_float_labels", "one_scope", "output_specs", "text_hash"}
 """Functions of these modules that compute nothing of tensors: they need no example."""
 
 

@@ -117,7 +117,7 @@ def test_the_description_has_no_links_into_the_repository(metadata: str) -> None
     assert "# lingo" in description
     links = re.findall(r"\]\(([^)]*)\)", description)
     assert [link for link in links if not link.startswith("https://")] == []
-    assert "Train on your own data: text, pairs" in description
+    assert "Train on your own text: files" in description
 
 
 def test_a_type_checker_reads_the_annotations_of_the_wheel(installed, tmp_path) -> None:
@@ -130,8 +130,8 @@ def test_a_type_checker_reads_the_annotations_of_the_wheel(installed, tmp_path) 
     found = [(m["severity"], m["message"]) for m in json.loads(done.stdout)["generalDiagnostics"]]
     assert ("information", 'Type of "params" is "Params"') in found
     signature = (
-        "(params: Params, logdir: str | Path, *, allow_change: bool = False, audit: bool = False)"
-        " -> Outcome"
+        "(params: Params, logdir: str | Path, *, allow_change: bool = False,"
+        " note: str | None = None, tag: Sequence[str] = (), audit: bool = False) -> Outcome"
     )
     assert ("information", f'Type of "lingo.train" is "{signature}"') in found
     (error,) = [message for severity, message in found if severity == "error"]

@@ -7,7 +7,9 @@ every processor. No logarithm or cosine is used, since their last bit differs be
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
@@ -181,8 +183,8 @@ class Glorot(Initializer):
 class Orthogonal(Initializer):
     """A random matrix with orthogonal columns, or rows if it has more columns (Saxe et al. 2014).
 
-    The weight is a matrix of fan_in rows. All of it is computed, also for a slice, one column after
-    the other: a matrix of 1,024 x 1,024 takes seconds.
+    The weight is a matrix of fan_in rows, or columns if its last axes are the inputs. All of it is
+    computed, also for a slice, one column after the other: a matrix of 1,024 x 1,024 takes seconds.
     """
 
     gain: float = 1.0  # length of the columns
@@ -190,7 +192,12 @@ class Orthogonal(Initializer):
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        x = normal.normal(_symmetric(key, shape, ())).reshape(fan_in, -1)
+        sizes = (fan_in, -1)
+        if fan_in not in itertools.accumulate(
+            shape, operator.mul
+        ):  # of the last axes, as a table's
+            sizes = (-1, fan_in)
+        x = normal.normal(_symmetric(key, shape, ())).reshape(sizes)
         is_wide = x.shape[0] < x.shape[1]
         y = _orthogonalize(x.T if is_wide else x)
         w = self.p.gain * (y.T if is_wide else y)

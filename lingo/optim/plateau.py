@@ -11,7 +11,7 @@ from lingo.config.params import Configurable
 
 
 class Plateau(Configurable):
-    """When the learning rate falls, beyond its schedule: as Keras's `ReduceLROnPlateau`.
+    """Lowers the learning rate of a schedule further, as Keras's `ReduceLROnPlateau` does.
 
     The evaluations of `evaluate.metric` decide. The factor is part of the run's state: each
     checkpoint has it, and a resumed run goes on as an uninterrupted one.

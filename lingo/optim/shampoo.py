@@ -86,7 +86,8 @@ class Shampoo(MatrixOptimizer):
             roots = compute_roots()
         else:
             old = [update.slots[f"{side}_root"] for side in sums]
-            is_due = update.step % self.p.root_steps == 0
+            is_first = tf.reduce_all(old[0] == 0.0)  # step 0 may be skipped: it was not finite
+            is_due = (update.step % self.p.root_steps == 0) | is_first
             roots = tf.cond(is_due, compute_roots, lambda: old)
         return sums | {f"{side}_root": root for side, root in zip(sums, roots, strict=True)}
 

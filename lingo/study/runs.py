@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -35,8 +36,13 @@ class RunSummary(NamedTuple):
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
-    """Yields the directories of runs at and below a folder, trials of sweeps included."""
-    for path, folders, names in os.walk(folder):
+    """Yields the directories of runs at and below a folder, trials of sweeps and links included."""
+    seen = set[str]()
+    for path, folders, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(path)) in seen:  # a link back
+            folders.clear()
+            continue
+        seen.add(real)
         if CONFIG in names:
             yield Path(path)
             folders.clear()  # checkpoints and events
@@ -53,7 +59,10 @@ def summarize(path: Path, metric: str | None = None) -> RunSummary:
     state = status.state if status else ""
     if state == "running" and _is_gone(run):
         state = "killed"
-    times = [(path / name).stat().st_mtime for name in (METRICS, CONFIG) if (path / name).exists()]
+    times = list[float]()
+    for name in (METRICS, CONFIG):
+        with contextlib.suppress(OSError):
+            times.append((path / name).stat().st_mtime)
     origin = config.get("experiment")
     return RunSummary(
         path,

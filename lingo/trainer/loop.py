@@ -5,6 +5,7 @@ for a few steps at a time:
     rewind, or end with an error        # after too many anomalous steps in a row
     go back to the last checkpoint      # if devices that hold parts of the state fail
     report, save, evaluate              # where due
+    lower the learning rate             # if evaluations have stopped improving
     leave if a signal asked to, or if evaluations end the run
 """
 
@@ -168,9 +169,11 @@ class Loop:
                     anomaly = self._advance(item)
             except LostState as error:
                 self._restore_latest(error, items)
+                self._lower_rate()
                 continue
             if anomaly is not None:
                 self._rewind_or_stop(anomaly, items)
+                self._lower_rate()
                 continue
             observers.tell(RunEvents.on_steps_end, self._step)
             evaluation.draw(self._step)
@@ -246,13 +249,11 @@ class Loop:
     def _rewind_or_stop(self, anomaly: Anomaly, items: Prefetch) -> None:
         with self._pause():
             self._rewinder.rewind_or_stop(anomaly)
-            self._rate_reducer.lower()
             items.restart(self._spans(), offset=self._run.recorder.counters.offset)
 
     def _restore_latest(self, error: LostState, items: Prefetch) -> None:
         with self._pause():
             self._rewinder.restore_latest(error)
-            self._rate_reducer.lower()
             items.restart(self._spans(), offset=self._run.recorder.counters.offset)
 
     def _is_reported(self, step: int) -> bool:

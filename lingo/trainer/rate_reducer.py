@@ -20,9 +20,9 @@ from lingo.trainer.saver import Saver
 class RateReducer:
     """Lowers the factor of the learning rates in a program's state.
 
-    A step that is evaluated by `evaluate.metric` is saved before its evaluation. So the checkpoint
-    lacks a fall that follows from this evaluation, also when the run resumes from it: `lower` is
-    called after every evaluation and after every start.
+    A step that is evaluated by `evaluate.metric` is saved before its evaluation, so its checkpoint
+    lacks a fall that follows from this evaluation. A run that resumes or rewinds to it needs the
+    fall again. So `lower` is called after each evaluation, start and rewind.
     """
 
     def __init__(

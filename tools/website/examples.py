@@ -35,6 +35,8 @@ VALUES = {
     "limit": "0.1",
     "factor": "4.0",
     "original_max_position_embeddings": "8192",
+    "sizes": "(10, 4)",
+    "num_values": "50",
     "layer": "FeedForward.params(dim=64)",
     "layers": "[Linear.params(dim=64, output_dim=64), FeedForward.params(dim=64)]",
     # optimizers and schedules
@@ -70,6 +72,10 @@ TEXTS = {
     "ByPath": """
         groups = {".*/b": Sgd, "(?!.*/b).*": AdamW}
         ByPath.params(groups=groups, learning_rate=1e-3)
+        """,
+    "CsvInput": """
+        columns = {"age": NumberColumn, "city": CategoryColumn.params(num_values=50)}
+        CsvInput.params(file="people.csv", columns=columns, batch_size=32)
         """,
     "DatasetInput": """
         import tensorflow as tf
@@ -117,6 +123,10 @@ TEXTS = {
         Pipeline.params(layer=layer, num_layers=12, num_stages=4, num_micro_batches=8)
         """,
     "Repeat": "Repeat.params(layer=FeedForward.params(dim=64), num_layers=12)",
+    "SampleTable": """
+        columns = {"alcohol": NumberColumn, "ash": NumberColumn}
+        SampleTable.params(table="wine", columns=columns, batch_size=32)
+        """,
     "SequenceInput": """
         def squares():
             return [{"x": n, "y": n * n} for n in range(100)]

@@ -32,7 +32,7 @@ def updated_notes(old: str | None, note: str | None, tags: Sequence[str]) -> Not
     """
     kept = read_notes(old)
     if note is not None and (not note.isprintable() or len(note) > MAX_CHARACTERS):
-        raise ParamError(f"note={note!r:.60}: a note is one line of at most 1,000 characters")
+        raise ParamError(f"note={note!r:.60}: a note is one line, at most {MAX_CHARACTERS} long")
     for tag in tags:
         if not tag.isprintable() or not tag or any(c in ", " for c in tag):
             raise ParamError(f"tag={tag!r:.60}: a tag is one word without commas")

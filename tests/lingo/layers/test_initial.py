@@ -99,9 +99,19 @@ def test_zeros_and_ones_are_what_they_say() -> None:
     np.testing.assert_array_equal(initial.ONES.draw(KEY, [2], fan_in=1), [1, 1])
 
 
-@pytest.mark.parametrize("shape", [(8, 3), (8, 5, 2), (2, 4, 3)], ids=str)
-def test_columns_or_rows_are_orthogonal(shape: tuple[int, ...]) -> None:
-    w = initial.Orthogonal.params(gain=2.0).build().draw(KEY, shape, fan_in=8).reshape(8, -1)
+@pytest.mark.parametrize(
+    ("shape", "fan_in", "matrix"),
+    [
+        ((8, 3), 8, (8, 3)),
+        ((8, 5, 2), 8, (8, 10)),
+        ((2, 4, 3), 8, (8, 3)),
+        ((9, 4), 4, (9, 4)),  # a table of embeddings
+    ],
+)
+def test_columns_or_rows_are_orthogonal(
+    shape: tuple[int, ...], fan_in: int, matrix: tuple[int, int]
+) -> None:
+    w = initial.Orthogonal.params(gain=2.0).build().draw(KEY, shape, fan_in=fan_in).reshape(matrix)
     short = w @ w.T if w.shape[0] < w.shape[1] else w.T @ w
     np.testing.assert_allclose(short, 4 * np.eye(len(short)), atol=1e-6)
 

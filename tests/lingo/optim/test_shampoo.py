@@ -5,7 +5,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.optim.adam import Adam
-from lingo.optim.optimizer import Weight
+from lingo.optim.optimizer import Update, Weight
 from lingo.optim.shampoo import Shampoo, inverse_root
 
 
@@ -102,3 +102,12 @@ def test_a_gradient_that_is_not_finite_raises_nothing(run, start):
     params = Shampoo.params(learning_rate=0.1)
     _, slots = run(params, start((4, 3)), [np.full((4, 3), np.inf, np.float32)])
     assert not np.isfinite(slots["left"]).any()
+
+
+def test_roots_are_computed_at_the_first_step_that_is_not_skipped(start, gradients):
+    optimizer = Shampoo.params(learning_rate=0.1, root_steps=20).build()
+    weight, value = Weight("w", ("w",), (4, 3)), tf.constant(start((4, 3)))
+    slots = {k: tf.fill(slot.shape, slot.fill) for k, slot in optimizer.slots(weight).items()}
+    step, gradient = tf.constant(1), tf.constant(gradients((4, 3), 1)[0])
+    after = optimizer.update(Update(weight, value, gradient, slots, step, optimizer.rates(step)))
+    assert np.abs(after.slots["left_root"]).max() > 0

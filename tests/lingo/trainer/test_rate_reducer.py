@@ -7,6 +7,8 @@ from lingo.checkpoints import store
 from lingo.config.params import ParamError
 from lingo.optim.plateau import Plateau
 from lingo.optim.schedule import ConstantRate
+from lingo.runtimes.local import LocalProgram
+from lingo.runtimes.program import LostState
 from lingo.trainer import loop
 from lingo.trainer.evaluation.evaluate import EvaluationResult
 
@@ -81,3 +83,19 @@ def test_without_a_metric_it_is_refused(falling):
     params.evaluate.metric = None
     with pytest.raises(ParamError, match=r"optimizer\.plateau needs evaluate\.metric"):
         params.build()
+
+
+def test_a_rewind_to_a_fall_lowers_the_rate_again_once(
+    falling, run, rows, directory, monkeypatch, capsys
+):
+    train_on, lost = LocalProgram.train, [LostState("2 chips fail")]
+
+    def losing(self, batches):
+        if lost and self.state().step == 4:
+            raise lost.pop()
+        return train_on(self, batches)
+
+    monkeypatch.setattr(LocalProgram, "train", losing)
+    run(falling(), directory)
+    assert factors(rows, directory) == pytest.approx([1.0, 1.0, 0.5, 0.5, 0.25, 0.125])
+    assert capsys.readouterr().out.count("learning rate x 0.25") == 2, "before and after the loss"

@@ -99,7 +99,7 @@ def test_damaged_files_leave_cells_empty(runs):
 @pytest.mark.parametrize(
     ("flag", "wrong"),
     [
-        ("--note=a\nb", r"note='a\\nb': a note is one line of at most 1,000 characters"),
+        ("--note=a\nb", r"note='a\\nb': a note is one line, at most 1000 long"),
         ("--tag=a b", "tag='a b': a tag is one word without commas"),
     ],
 )
