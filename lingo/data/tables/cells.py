@@ -40,6 +40,13 @@ DATE_GROUPS: dict[DateOrder, tuple[int, int, int]] = {
 }
 """The groups of year, month and day in `DATE_PATTERNS`; hour, minute, second are 4, 5 and 6."""
 
+DATE_EXAMPLES: dict[DateOrder, str] = {
+    "year_first": "2024-01-31",
+    "day_first": "31.1.2024",
+    "month_first": "1/31/2024",
+}
+"""January 31, 2024 in each order, for errors; a time of day such as 12:30 may follow."""
+
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _DAY_SECONDS = 86_400
 _DIGITS = frozenset("0123456789+-.eE")

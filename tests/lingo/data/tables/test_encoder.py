@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from lingo.config.lazy import tf
 from lingo.data import DateColumn, TableInput, read_table
 from lingo.data.files import DataError
 from lingo.data.tables import encoder
-from lingo.data.tables.encoder import make_identifiers
+from lingo.data.tables.cells import DATE_EXAMPLES, DateOrder, parse_date
+from lingo.data.tables.encoder import ColumnEncoder, make_identifiers
 from tests.lingo.data.tables.test_table_input import TEXT
 
 
@@ -62,11 +64,38 @@ def test_tensorflow_reads_dates_of_four_centuries(tmp_path, order) -> None:
     np.testing.assert_array_equal(data.encoder.encode_raw(raw)["numbers"][:, 0], expected)
 
 
-def test_a_raw_cell_that_is_no_date_is_refused(file) -> None:
-    data = read(file)
-    raw = {name: tf.constant(v) for name, v in data.raw_examples(np.arange(4)).items()}
-    with pytest.raises(tf.errors.InvalidArgumentError, match="soon"):
-        data.encoder.encode_raw(raw | {"day": tf.constant(["soon"] * 4)})
+WRONG_DATES = {
+    "year_first": (
+        *("20240131", "2023-02-29", "1900-02-29", "2024-04-31", "2024-00-10", "2024-13-01"),
+        *("0000-01-01", "2024-01-00", "2024-01-01 24:00", "2024-01-01 1:60", "2024-01-01 1:00:60"),
+    ),
+    "day_first": ("soon", "31.02.2024", "99.99.2024 77:88", "2024-01-31", ""),
+    "month_first": ("31/1/2024", "2/30/2024", "1/31/24"),
+}
+
+
+@pytest.mark.parametrize(
+    ("order", "cell"), [(order, cell) for order, cells in WRONG_DATES.items() for cell in cells]
+)
+def test_a_raw_cell_that_is_no_date_is_refused(order: DateOrder, cell: str) -> None:
+    days = ColumnEncoder({"last day": DateColumn.params(order=order)}, missing=["NA"])
+    encode = tf.function(days.encode_raw, autograph=False)
+    right = DATE_EXAMPLES[order]
+    first = encode({"last_day": tf.constant([right, "NA", f"{right} 23:59:59"])})["numbers"]
+    assert first.numpy()[0] == parse_date(right, order)
+    assert parse_date(cell, order) is None
+    error = f"column `last day`: `{cell}` is no date such as {right} or {right} 12:30."
+    for compute in (encode, days.encode_raw):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(error)):
+            compute({"last_day": tf.constant([right, cell, "soon"])})
+
+
+@pytest.mark.parametrize("year", [4, 1900, 2000, 2023, 2024])
+def test_tensorflow_accepts_the_dates_that_the_host_accepts(year: int) -> None:
+    cells = [f"{year:04}-{month}-{day}" for month in range(14) for day in range(33)]
+    found = encoder._parse_dates(tf.constant(cells), "year_first")
+    for cell, value, is_date in zip(cells, *(array.numpy() for array in found), strict=True):
+        assert (value if is_date else None) == parse_date(cell, "year_first"), cell
 
 
 def test_names_of_raw_inputs_are_identifiers_and_differ() -> None:
