@@ -24,6 +24,12 @@ DateOrder = Literal["year_first", "day_first", "month_first"]
 
 DELIMITERS = (",", ";", "\t", "|")
 
+SPACES = (
+    "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007"
+    "\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
+"""The spaces of Unicode, which are stripped from cells, on the host and in TensorFlow."""
+
 _YEAR, _PART = r"(\d{4})", r"(\d{1,2})"
 _TIME = r"(?:[T ](\d{1,2}):(\d{2})(?::(\d{2}))?(?:\.\d+)?Z?)?"
 DATE_PATTERNS: dict[DateOrder, str] = {
@@ -147,7 +153,7 @@ def _read_csv(file: File, delimiter: str) -> Cells:
             line = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{file.path}, line {line} cannot be read: {error}.") from None
-    columns = [[cell.strip() for cell in column] for column in zip(*rows, strict=True)]
+    columns = [[cell.strip(SPACES) for cell in column] for column in zip(*rows, strict=True)]
     columns = columns or [[] for _ in names or ()]
     named = _name_columns(file, names or [], columns)
     return Cells(named, [f"{file.path}, line {number}" for number in lines])
@@ -204,8 +210,8 @@ def _to_cell(value: object) -> str:
         case datetime.datetime():
             return value.replace(tzinfo=None).isoformat(sep=" ")
         case bytes():
-            return value.decode(errors="replace").strip()
-    return str(value).strip()
+            return value.decode(errors="replace").strip(SPACES)
+    return str(value).strip(SPACES)
 
 
 # ---- values of cells -----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from lingo.data.tables.cells import (
     DATE_EXAMPLES,
     DATE_GROUPS,
     DATE_PATTERNS,
+    SPACES,
     DateOrder,
     parse_all,
 )
@@ -132,7 +133,7 @@ class ColumnEncoder:
         """Returns the numbers of raw cells, float32 [B]; `cells` are numbers, or texts of dates."""
         if name not in self.orders:
             return tf.cast(cells, tf.float32)
-        texts = tf.strings.strip(cells)
+        texts = _strip(cells)
         is_missing = self._is_missing(texts)
         value, is_date = _parse_dates(texts, self.orders[name])
         with tf.control_dependencies([self._check_dates(name, texts, is_missing | is_date)]):
@@ -149,7 +150,7 @@ class ColumnEncoder:
 
     def _encode_categories(self, cells: tf.Tensor) -> tf.Tensor:
         """Returns the fingerprints of texts, string [B, T], as int32 [B, T, 2]."""
-        texts = tf.strings.strip(cells)
+        texts = _strip(cells)
         return tf.where(tf.expand_dims(self._is_missing(texts), -1), MISSING, fingerprint(texts))
 
 
@@ -179,7 +180,12 @@ def _to_bytes(text: str) -> bytes:
 
 def _texts(cells: np.ndarray) -> list[str]:
     """Decodes bytes, [B], to texts, and strips the spaces around each text."""
-    return [bytes(cell).decode(errors="surrogateescape").strip() for cell in cells.tolist()]
+    return [bytes(cell).decode(errors="surrogateescape").strip(SPACES) for cell in cells.tolist()]
+
+
+def _strip(texts: tf.Tensor) -> tf.Tensor:
+    """Strips the spaces around each text; `tf.strings.strip` knows the spaces of ASCII only."""
+    return tf.strings.regex_replace(texts, f"^[{SPACES}]+|[{SPACES}]+$", "")
 
 
 def _parse_dates(texts: tf.Tensor, order: DateOrder) -> tuple[tf.Tensor, tf.Tensor]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pathlib
 import re
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.data import DateColumn, TableInput, read_table
+from lingo.data import CategoryColumn, DateColumn, TableInput, read_table
 from lingo.data.files import DataError
 from lingo.data.tables import encoder
-from lingo.data.tables.cells import DATE_EXAMPLES, DateOrder, parse_date
+from lingo.data.tables.cells import DATE_EXAMPLES, SPACES, DateOrder, parse_date
 from lingo.data.tables.encoder import ColumnEncoder, make_identifiers
 from tests.lingo.data.tables.test_table_input import TEXT
 
@@ -96,6 +97,25 @@ def test_tensorflow_accepts_the_dates_that_the_host_accepts(year: int) -> None:
     found = encoder._parse_dates(tf.constant(cells), "year_first")
     for cell, value, is_date in zip(cells, *(array.numpy() for array in found), strict=True):
         assert (value if is_date else None) == parse_date(cell, "year_first"), cell
+
+
+def test_the_same_spaces_are_stripped_on_the_host_and_in_tensorflow() -> None:
+    columns = {"job": CategoryColumn.params(num_values=2), "day": DateColumn.params()}
+    jobs = ColumnEncoder(columns, missing=["NA"])
+    cells = [" nurse ", "nurse\u00a0", "\u00a0NA", "\u3000a \u2003b\x1f\n", " \u00a0", "größe"]
+    days = ["\u00a01970-01-02 ", "1970-01-02", "\u00a0NA\u00a0", "NA ", "NA", "NA"]
+    raw = {n: np.array([c.encode() for c in v]) for n, v in {"job": cells, "day": days}.items()}
+    host = jobs.read_raw(raw)
+    encoded = jobs.encode_raw({name: tf.constant(array) for name, array in raw.items()})
+    expected = jobs.fingerprints(["nurse", "nurse", "NA", "a \u2003b", "", "größe"])
+    np.testing.assert_array_equal(encoded["categories"][:, 0], expected)
+    np.testing.assert_array_equal(host["categories"][:, 0], expected)
+    np.testing.assert_array_equal(encoded["numbers"][:, 0], [1, 1, *[np.nan] * 4])
+    np.testing.assert_array_equal(host["numbers"], encoded["numbers"])
+
+
+def test_spaces_are_the_ones_of_unicode() -> None:
+    assert {*SPACES} == {c for c in map(chr, range(sys.maxunicode)) if c.isspace()}
 
 
 def test_names_of_raw_inputs_are_identifiers_and_differ() -> None:
