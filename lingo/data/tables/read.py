@@ -17,7 +17,7 @@ from lingo.data.tables.cells import (
     read_cells,
 )
 from lingo.data.tables.column import CategoryColumn, DateColumn, NumberColumn
-from lingo.data.tables.table_input import MISSING_CELLS, CsvInput
+from lingo.data.tables.table_input import MISSING_CELLS, CsvInput, Decimal, check_delimiter
 
 Predict = Literal["auto", "class", "number"]
 """What a label column holds. "auto": classes, unless it has numbers that are not whole, or many."""
@@ -35,14 +35,15 @@ def read_table(
     columns: Mapping[str, Any] | None = None,
     ignore: Sequence[str] = (),
     missing: Sequence[str] = MISSING_CELLS,
+    delimiter: str | None = None,
+    decimal: Decimal | None = None,
     **fields: Any,
 ) -> Params:
     """Returns params of a CsvInput whose columns are inferred from all rows of a table.
 
     A column of numbers is a NumberColumn; a column of dates is a DateColumn; any other column is a
     CategoryColumn, with as many values as it has, but at most 1,000. A column without values is
-    left out, and so is a column of texts that differ in almost all rows. The delimiter and the
-    decimal mark are found, too.
+    left out, and so is a column of texts that differ in almost all rows.
 
     Args:
         file: a CSV or Parquet file, or a glob of such files.
@@ -51,18 +52,23 @@ def read_table(
         columns: column -> `Column`, for columns whose meaning is not to be inferred.
         ignore: columns that are left out.
         missing: cells that are missing values.
+        delimiter: the character between cells of CSV files; None: it is found in the first line.
+        decimal: the decimal mark of numbers; None: it is found in the columns of numbers.
         **fields: further fields of the CsvInput, such as `batch_size`.
 
     Raises:
         DataError: if the file cannot be read, or the order of days and months is not known.
-        ParamError: if the file lacks a column that an argument names.
+        ParamError: if the file lacks a column that an argument names, or `delimiter` is not one
+            character.
     """
     path = os.fspath(file)
     place = place_of(path)
     files = list_files([place])
     if not files:
         raise DataError(f"no file matches {path}. {describe_place(place)}")
-    delimiter = find_delimiter(files[0])
+    if delimiter is None:
+        delimiter = find_delimiter(files[0])
+    check_delimiter(delimiter)
     cells = read_cells(tuple(files), delimiter)
     if not cells.places:
         raise DataError(f"{path} has no rows.")
@@ -70,7 +76,8 @@ def read_table(
     for name in (*known, *ignore, *([] if label is None else [label])):
         if name not in cells.columns:
             raise ParamError(f"{path} has no column {name!r}: it has {', '.join(cells.columns)}")
-    decimal = _find_decimal(cells, missing) if delimiter == ";" else "."
+    if decimal is None:
+        decimal = _find_decimal(cells, missing) if delimiter == ";" else "."
     inferred: dict[str, Any] = {}
     for name in cells.columns:
         if name == label or name in ignore:
@@ -149,7 +156,7 @@ def find_classes(
     return tuple(sorted(values))
 
 
-def _find_decimal(cells: Cells, missing: Sequence[str]) -> str:
+def _find_decimal(cells: Cells, missing: Sequence[str]) -> Decimal:
     """Returns the decimal mark: a comma if it is in a column that has numbers only with it."""
     for column in cells.columns.values():
         has_comma = any("," in cell for cell in column)

@@ -28,6 +28,9 @@ from lingo.data.tables.encoder import ColumnEncoder
 MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "?")
 """Cells that are missing values, unless the field `missing` names others."""
 
+Decimal = Literal[".", ","]
+"""The decimal mark of numbers."""
+
 _MOST_SHOWN = 3
 
 
@@ -56,7 +59,7 @@ class TableInput(IndexedInput, Splittable, interface=True):
     label: str | None = None  # the column to predict; None: batches have no labels
     classes: tuple[str, ...] = ()  # cells of the label column, by label; empty: it has numbers
     missing: tuple[str, ...] = MISSING_CELLS  # cells that are missing values
-    decimal: Literal[".", ","] = "."  # decimal mark of numbers
+    decimal: Decimal = "."  # decimal mark of numbers
     heldout_fraction: float = 0.2  # share that is held out, chosen by a hash of the row
 
     def check(self) -> None:
@@ -288,8 +291,7 @@ class CsvInput(TableInput):
         super().check()
         if not self.p.file:
             raise ParamError("file is empty: give a path or a glob, such as ~/sales/*.csv")
-        if len(self.p.delimiter) != 1:
-            raise ParamError(f"delimiter={self.p.delimiter!r} is not one character")
+        check_delimiter(self.p.delimiter)
 
     def read_cells(self) -> Cells:
         place = place_of(self.p.file)
@@ -303,3 +305,9 @@ class CsvInput(TableInput):
 
     def unlabeled(self, path: str) -> Params:
         return super().unlabeled(path).set(delimiter=self.p.delimiter)
+
+
+def check_delimiter(delimiter: str) -> None:
+    """Raises ParamError for a delimiter that cannot stand between cells."""
+    if len(delimiter) != 1:
+        raise ParamError(f"{delimiter=} is not one character")

@@ -95,6 +95,18 @@ def test_a_decimal_comma_of_files_with_semicolons_is_found(tmp_path) -> None:
     assert data.batch(0)["numbers"][:, 0].tolist() == [1.5, 2, -0.25]
 
 
+def test_a_delimiter_and_a_decimal_mark_that_are_given_are_used(tmp_path) -> None:
+    params = table(tmp_path, 'a,b\n"0,5",1\n"1,5",2\n', decimal=",")
+    assert (params.delimiter, params.decimal) == (",", ",")
+    assert kinds(params) == {"a": NumberColumn, "b": NumberColumn}
+    points = table(tmp_path, "a;b\n1,5;2\n", decimal=".")
+    assert kinds(points) == {"a": CategoryColumn, "b": NumberColumn}
+    pipes = table(tmp_path, "a,b|c,d,e\n1|2\n", delimiter="|")
+    assert (pipes.delimiter, *pipes.columns) == ("|", "a,b", "c,d,e")
+    with pytest.raises(ParamError, match="delimiter='::' is not one character"):
+        table(tmp_path, "a::b\n1::2\n", delimiter="::")
+
+
 def test_what_cannot_be_a_table_is_refused(tmp_path) -> None:
     with pytest.raises(DataError, match=r"no file matches .*none\.csv"):
         read_table(tmp_path / "none.csv")
