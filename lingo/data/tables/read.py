@@ -77,7 +77,7 @@ def read_table(
         if name not in cells.columns:
             raise ParamError(f"{path} has no column {name!r}: it has {', '.join(cells.columns)}")
     if decimal is None:
-        decimal = _find_decimal(cells, missing) if delimiter == ";" else "."
+        decimal = _find_decimal(cells, missing) if delimiter != "," else "."
     inferred: dict[str, Any] = {}
     for name in cells.columns:
         if name == label or name in ignore:

@@ -87,9 +87,10 @@ def test_columns_may_be_ignored_or_given(tmp_path) -> None:
             table(tmp_path, text, **wrong)
 
 
-def test_a_decimal_comma_of_files_with_semicolons_is_found(tmp_path) -> None:
-    params = table(tmp_path, "a;b\n1,5;x, y\n2;z\n-0,25;z\n")
-    assert (params.delimiter, params.decimal) == (";", ",")
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_a_decimal_comma_is_found(tmp_path, mark: str) -> None:
+    params = table(tmp_path, "a;b\n1,5;x, y\n2;z\n-0,25;z\n".replace(";", mark))
+    assert (params.delimiter, params.decimal) == (mark, ",")
     assert kinds(params) == {"a": NumberColumn, "b": CategoryColumn}
     data = params.set(batch_size=3, repeat=False, shuffle=False).build()
     assert data.batch(0)["numbers"][:, 0].tolist() == [1.5, 2, -0.25]
