@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from lingo.config.params import ParamError, Params
@@ -57,7 +57,8 @@ def read_table(
         **fields: further fields of the CsvInput, such as `batch_size`.
 
     Raises:
-        DataError: if the file cannot be read, or the order of days and months is not known.
+        DataError: if the file cannot be read, or the order of days and months or the decimal mark
+            is not known.
         ParamError: if the file lacks a column that an argument names, or `delimiter` is not one
             character.
     """
@@ -77,7 +78,10 @@ def read_table(
         if name not in cells.columns:
             raise ParamError(f"{path} has no column {name!r}: it has {', '.join(cells.columns)}")
     if decimal is None:
-        decimal = _find_decimal(cells, missing) if delimiter != "," else "."
+        texts = {*ignore, *(name for name, c in known.items() if not _is_number(c))}
+        if label is not None and predict == "class":
+            texts.add(label)
+        decimal = _find_decimal(cells, missing, texts) if delimiter != "," else "."
     inferred: dict[str, Any] = {}
     for name in cells.columns:
         if name == label or name in ignore:
@@ -156,10 +160,27 @@ def find_classes(
     return tuple(sorted(values))
 
 
-def _find_decimal(cells: Cells, missing: Sequence[str]) -> Decimal:
-    """Returns the decimal mark: a comma if it is in a column that has numbers only with it."""
-    for column in cells.columns.values():
-        has_comma = any("," in cell for cell in column)
-        if has_comma and parse_all({*column}, missing, decimal=",")[1] is None:
-            return ","
-    return "."
+def _is_number(column: Any) -> bool:
+    """Returns whether a `Column`, as params or as a class, has numbers."""
+    return issubclass(column.cls if isinstance(column, Params) else column, NumberColumn)
+
+
+def _find_decimal(cells: Cells, missing: Sequence[str], texts: Collection[str]) -> Decimal:
+    """Returns the decimal mark of the columns but `texts`; "." if there is no mark.
+
+    Raises DataError if one column has numbers only with a comma, and another one only with a point.
+    """
+    found: dict[Decimal, str] = {}
+    for name, column in cells.columns.items():
+        values = {*column}.difference(missing)
+        for mark in get_args(Decimal) if name not in texts else ():
+            has_mark = any(mark in cell for cell in values)
+            if has_mark and parse_all(values, missing, decimal=mark)[1] is None:
+                found.setdefault(mark, name)
+    if len(found) > 1:
+        raise DataError(
+            f"column {found[',']!r} has numbers with a decimal comma, but column {found['.']!r}"
+            " with a decimal point: write both with one mark, or give `decimal` to read one of them"
+            " as categories."
+        )
+    return "," if "," in found else "."

@@ -96,6 +96,25 @@ def test_a_decimal_comma_is_found(tmp_path, mark: str) -> None:
     assert data.batch(0)["numbers"][:, 0].tolist() == [1.5, 2, -0.25]
 
 
+def test_columns_with_two_decimal_marks_are_refused_until_one_is_named(tmp_path) -> None:
+    text = "a;b;c\n1,250;1.5;x\n2;3;y\n"
+    error = "column 'a' has numbers with a decimal comma, but column 'b' with a decimal point"
+    for options in ({}, {"columns": {"b": NumberColumn}}, {"label": "b"}):
+        with pytest.raises(DataError, match=error):
+            table(tmp_path, text, **options)
+    category = CategoryColumn.params(num_values=2)
+    for options in (
+        {"decimal": ","},
+        {"ignore": ["b"]},
+        {"columns": {"b": category}},
+        {"label": "b", "predict": "class"},
+    ):
+        params = table(tmp_path, text, **options)
+        assert (params.decimal, params.columns["a"].cls) == (",", NumberColumn)
+    params = table(tmp_path, text, columns={"a": category})
+    assert (params.decimal, params.columns["b"].cls) == (".", NumberColumn)
+
+
 def test_a_delimiter_and_a_decimal_mark_that_are_given_are_used(tmp_path) -> None:
     params = table(tmp_path, 'a,b\n"0,5",1\n"1,5",2\n', decimal=",")
     assert (params.delimiter, params.decimal) == (",", ",")
