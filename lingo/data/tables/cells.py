@@ -208,6 +208,8 @@ def _to_cell(value: object) -> str:
         case float():
             return "" if value != value else repr(value)
         case datetime.datetime():
+            if value.tzinfo is not None:
+                value = value.astimezone(datetime.UTC)
             return value.replace(tzinfo=None).isoformat(sep=" ")
         case bytes():
             return value.decode(errors="replace").strip(SPACES)

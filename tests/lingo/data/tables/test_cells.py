@@ -151,3 +151,15 @@ def test_parquet_has_the_cells_of_the_csv_file(tmp_path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"PAR1 no table PAR1")
     with pytest.raises(DataError, match=r"t\.parquet cannot be read as Parquet"):
         read_cells(tuple_of([place_of(str(tmp_path / "t.parquet"))]), ",")
+
+
+def test_parquet_times_with_a_zone_become_utc(tmp_path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
+    from pyarrow import parquet
+
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    times = [datetime.datetime(2024, 1, 1, 1, tzinfo=zone), None]
+    table = arrow.table({"t": arrow.array(times, arrow.timestamp("us", tz="+02:00"))})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    cells = read_cells(tuple_of([place_of(str(tmp_path / "t.parquet"))]), ",")
+    assert cells.columns == {"t": ["2023-12-31 23:00:00", ""]}
