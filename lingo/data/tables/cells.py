@@ -57,6 +57,7 @@ _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _DAY_SECONDS = 86_400
 _DIGITS = frozenset("0123456789+-.eE")
 _NUMBER = re.compile(r"[-+]?(\d+([.]\d*)?|[.]\d+)([eE][-+]?\d+)?", re.ASCII)
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # the column of an index without a name
 
 
 class Cells(NamedTuple):
@@ -194,6 +195,7 @@ def _read_parquet(file: File) -> Cells:
     columns = {
         name: [_to_cell(value) for value in table.column(name).to_pylist()]
         for name in table.column_names
+        if not _PANDAS_INDEX.fullmatch(name)
     }
     return Cells(columns, [f"{file.path}, row {i}" for i in range(table.num_rows)])
 

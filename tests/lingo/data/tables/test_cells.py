@@ -163,3 +163,14 @@ def test_parquet_times_with_a_zone_become_utc(tmp_path) -> None:
     parquet.write_table(table, tmp_path / "t.parquet")
     cells = read_cells(tuple_of([place_of(str(tmp_path / "t.parquet"))]), ",")
     assert cells.columns == {"t": ["2023-12-31 23:00:00", ""]}
+
+
+def test_the_index_of_a_data_frame_is_no_column(tmp_path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
+    from pyarrow import parquet
+
+    columns = ("x", "__index_level_0__", "__index_level_12__", "my__index_level_0__")
+    table = arrow.table({name: [3, 5] for name in columns})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    cells = read_cells(tuple_of([place_of(str(tmp_path / "t.parquet"))]), ",")
+    assert list(cells.columns) == ["x", "my__index_level_0__"]
