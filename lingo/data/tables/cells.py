@@ -57,6 +57,7 @@ _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _DAY_SECONDS = 86_400
 _DIGITS = frozenset("0123456789+-.eE")
 _NUMBER = re.compile(r"[-+]?(\d+([.]\d*)?|[.]\d+)([eE][-+]?\d+)?", re.ASCII)
+_NUMBER_LIMIT = float(2**128 - 2**103)  # numbers from here on are infinite in float32
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # the column of an index without a name
 
 
@@ -222,7 +223,9 @@ def _to_cell(value: object) -> str:
 
 
 def parse_number(cell: str, decimal: str = ".") -> float | None:
-    """Returns a cell's number; None if it is no number. `decimal` is the decimal mark.
+    """Returns a cell's number; None if it is no number, or infinite in float32.
+
+    `decimal` is the decimal mark.
 
     >>> parse_number("-1.5e3"), parse_number("0,5", ","), parse_number("1_000"), parse_number("inf")
     (-1500.0, 0.5, None, None)
@@ -231,7 +234,10 @@ def parse_number(cell: str, decimal: str = ".") -> float | None:
         if "." in cell:
             return None
         cell = cell.replace(decimal, ".")
-    return float(cell) if _NUMBER.fullmatch(cell) else None
+    if not _NUMBER.fullmatch(cell):
+        return None
+    number = float(cell)
+    return number if abs(number) < _NUMBER_LIMIT else None
 
 
 def parse_date(cell: str, order: DateOrder) -> float | None:
@@ -289,6 +295,8 @@ def _parse_plain(cells: Sequence[str], missing: Collection[str]) -> np.ndarray |
     if not set("".join(present)) <= _DIGITS:  # `float` reads more: inf, 1_000
         return None
     try:
-        return np.array([np.nan if cell in absent else float(cell) for cell in cells], np.float64)
+        values = [np.nan if cell in absent else float(cell) for cell in cells]
     except ValueError:
         return None
+    numbers = np.array(values, np.float64)
+    return None if (np.abs(numbers) >= _NUMBER_LIMIT).any() else numbers

@@ -112,6 +112,18 @@ def test_numbers_have_one_decimal_mark_and_no_names() -> None:
     assert parse_number("1.5", ",") is None
 
 
+@pytest.mark.parametrize("cell", ["1e999", "-1e999", "1e39", "3.4028236e38"])
+def test_numbers_that_are_infinite_in_float32_are_none(cell: str) -> None:
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.float32(cell))
+    assert parse_number(cell) is None
+    assert parse_number(cell.replace(".", ","), ",") is None
+    assert parse_all(["1", "NA", cell], MISSING)[1] == 2
+    largest = str(np.finfo(np.float32).max)
+    assert np.float32(parse_number(largest)) == np.finfo(np.float32).max
+    assert parse_all([largest, "NA"], MISSING)[1] is None
+
+
 def test_the_first_cell_that_is_no_number_is_found() -> None:
     values, wrong = parse_all(["1", "NA", "x", "y", ""], MISSING)
     np.testing.assert_array_equal(values, [1, np.nan, np.nan, np.nan, np.nan])

@@ -134,6 +134,7 @@ def test_another_file_needs_the_columns_but_no_label(file, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "error"),
     [
+        ("3,4,?", "3,1e99,?", r"line 4, column 'size \(cm\)': '1e99' is no number"),
         ("3,4,?", "3,four,?", r"line 4, column 'size \(cm\)': 'four' is no number.*`missing`"),
         ("3,4,?", "3,4,May", r"line 4, column 'day': 'May' is no date \(day_first\)"),
         ("nurse ,cat", "nurse ,cow", r"line 4, column 'sort': 'cow' is not one of .* cat, dog"),
