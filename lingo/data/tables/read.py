@@ -118,8 +118,9 @@ def infer_column(
         order for order in get_args(DateOrder) if parse_all(values, missing, order=order)[1] is None
     ]
     if len(orders) > 1:
+        row = next(i for i, cell in enumerate(column) if cell in values)
         raise DataError(
-            f"{cells.where(0, name)}: {min(values)!r} may be {' or '.join(orders)}. Say"
+            f"{cells.where(row, name)}: {column[row]!r} may be {' or '.join(orders)}. Say"
             f" which, as in columns={{{name!r}: DateColumn.params(order='day_first')}}."
         )
     if orders:

@@ -52,9 +52,10 @@ def test_the_order_of_dates_is_found(tmp_path, cells: str, order: str) -> None:
 
 
 def test_dates_of_two_orders_are_refused_until_one_is_named(tmp_path) -> None:
-    text = "day,x\n1.2.2024,1\n3.4.2024,2\n"
+    text = "day,x\nNA,1\n3.4.2024,1\n1.2.2024,2\n"
     with pytest.raises(
-        DataError, match=r"'1\.2\.2024' may be day_first or month_first\. Say which"
+        DataError,
+        match=r"line 3, column 'day': '3\.4\.2024' may be day_first or month_first\. Say which",
     ):
         table(tmp_path, text)
     day = DateColumn.params(order="month_first")
