@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.config.params import Params
+from lingo.config.params import ParamError, Params
 from lingo.data.files import DataError
 from lingo.data.tables.cells import (
     DATE_EXAMPLES,
@@ -25,7 +25,7 @@ from lingo.data.tables.cells import (
     DateOrder,
     parse_all,
 )
-from lingo.data.tables.column import CategoryColumn, DateColumn
+from lingo.data.tables.column import CategoryColumn, DateColumn, NumberColumn
 from lingo.ops.fingerprint import MISSING, fingerprint
 
 _EPOCH_DAYS = 719_468  # from March 1 of the year 0 to 1970
@@ -41,13 +41,26 @@ class ColumnEncoder:
     def __init__(
         self, columns: Mapping[str, Params], missing: Sequence[str], decimal: str = "."
     ) -> None:
-        """`columns` are params of `Column` by name; `missing` are the cells of missing values."""
+        """`columns` are params of `Column` by name; `missing` are the cells of missing values.
+
+        Raises ParamError for a `Column` that is none of numbers, dates or categories.
+        """
         self._missing, self._decimal = tuple(missing), decimal
-        self.categories = [n for n, c in columns.items() if issubclass(c.cls, CategoryColumn)]
-        self.numbers = [name for name in columns if name not in self.categories]
-        self.orders: dict[str, DateOrder] = {
-            name: column.order for name, column in columns.items() if column.cls is DateColumn
-        }
+        self.categories: list[str] = []
+        self.numbers: list[str] = []
+        self.orders: dict[str, DateOrder] = {}
+        for name, column in columns.items():
+            if issubclass(column.cls, CategoryColumn):
+                self.categories.append(name)
+                continue
+            self.numbers.append(name)
+            if issubclass(column.cls, DateColumn):
+                self.orders[name] = column.order
+            elif not issubclass(column.cls, NumberColumn):
+                raise ParamError(
+                    f"columns[{name!r}] is a {column.cls.__name__}: give a NumberColumn, a"
+                    " DateColumn or a CategoryColumn"
+                )
         self.raw_names = make_identifiers(list(columns))
 
     # ---- on the host

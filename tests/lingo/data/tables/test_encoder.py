@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.data import CategoryColumn, DateColumn, TableInput, read_table
+from lingo.config.params import ParamError
+from lingo.data import CategoryColumn, DateColumn, NumberColumn, TableInput, read_table
 from lingo.data.files import DataError
 from lingo.data.tables import encoder
 from lingo.data.tables.cells import DATE_EXAMPLES, SPACES, DateOrder, parse_date
+from lingo.data.tables.column import Column
 from lingo.data.tables.encoder import ColumnEncoder, make_identifiers
 from tests.lingo.data.tables.test_table_input import TEXT
 
@@ -97,6 +99,26 @@ def test_tensorflow_accepts_the_dates_that_the_host_accepts(year: int) -> None:
     found = encoder._parse_dates(tf.constant(cells), "year_first")
     for cell, value, is_date in zip(cells, *(array.numpy() for array in found), strict=True):
         assert (value if is_date else None) == parse_date(cell, "year_first"), cell
+
+
+class Deadline(DateColumn):
+    """A date of another class."""
+
+
+class Price(NumberColumn):
+    """A number of another class."""
+
+
+class Color(Column):
+    """A column that no encoder reads."""
+
+
+def test_subclasses_of_columns_are_read_as_their_base_and_others_are_refused() -> None:
+    columns = {"a": Price.params(), "b": Deadline.params(order="day_first")}
+    own = ColumnEncoder(columns, missing=[])
+    assert (own.numbers, own.orders, own.categories) == (["a", "b"], {"b": "day_first"}, [])
+    with pytest.raises(ParamError, match=r"columns\['c'\] is a Color: give a NumberColumn"):
+        ColumnEncoder(columns | {"c": Color.params()}, missing=[])
 
 
 def test_the_same_spaces_are_stripped_on_the_host_and_in_tensorflow() -> None:
