@@ -230,9 +230,14 @@ class TableInput(IndexedInput, Splittable, interface=True):
             kind = (
                 f"date ({self.encoder.orders[name]})" if name in self.encoder.orders else "number"
             )
+            other = (
+                'predict classes: read_table(..., predict="class")'
+                if name == self.p.label
+                else "make the column a CategoryColumn"
+            )
             raise DataError(
                 f"{cells.where(wrong, name)}: {cells.columns[name][wrong]!r:.60} is no {kind}."
-                " Correct it, name it in `missing`, or make the column a CategoryColumn."
+                f" Correct it, name it in `missing`, or {other}."
             )
         return values
 

@@ -148,6 +148,13 @@ def test_a_file_that_changed_its_kind_is_refused(file, old: str, new: str, error
         params.build().prepare()
 
 
+def test_the_error_on_a_label_that_is_no_number_offers_classes(file) -> None:
+    params = read(file, label="size (cm)", predict="number").p.copy()
+    file.write_text(TEXT.replace("3,4,?", "3,four,?"))
+    with pytest.raises(DataError, match=r"'four' is no number.*, or predict classes: .*\"class\""):
+        params.build().prepare()
+
+
 def test_the_fingerprint_follows_cells_and_not_the_name_of_the_file(file, tmp_path) -> None:
     first = read(file).fingerprint()
     assert first["rows"] == 4
