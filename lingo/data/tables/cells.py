@@ -24,6 +24,12 @@ DateOrder = Literal["year_first", "day_first", "month_first"]
 
 DELIMITERS = (",", ";", "\t", "|")
 
+SPACES = (
+    "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007"
+    "\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
+"""The spaces of Unicode, which are stripped from cells, on the host and in TensorFlow."""
+
 _YEAR, _PART = r"(\d{4})", r"(\d{1,2})"
 _TIME = r"(?:[T ](\d{1,2}):(\d{2})(?::(\d{2}))?(?:\.\d+)?Z?)?"
 DATE_PATTERNS: dict[DateOrder, str] = {
@@ -40,10 +46,19 @@ DATE_GROUPS: dict[DateOrder, tuple[int, int, int]] = {
 }
 """The groups of year, month and day in `DATE_PATTERNS`; hour, minute, second are 4, 5 and 6."""
 
+DATE_EXAMPLES: dict[DateOrder, str] = {
+    "year_first": "2024-01-31",
+    "day_first": "31.1.2024",
+    "month_first": "1/31/2024",
+}
+"""January 31, 2024 in each order, for errors; a time of day such as 12:30 may follow."""
+
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _DAY_SECONDS = 86_400
 _DIGITS = frozenset("0123456789+-.eE")
 _NUMBER = re.compile(r"[-+]?(\d+([.]\d*)?|[.]\d+)([eE][-+]?\d+)?", re.ASCII)
+_NUMBER_LIMIT = float(2**128 - 2**103)  # numbers from here on are infinite in float32
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # the column of an index without a name
 
 
 class Cells(NamedTuple):
@@ -140,7 +155,7 @@ def _read_csv(file: File, delimiter: str) -> Cells:
             line = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{file.path}, line {line} cannot be read: {error}.") from None
-    columns = [[cell.strip() for cell in column] for column in zip(*rows, strict=True)]
+    columns = [[cell.strip(SPACES) for cell in column] for column in zip(*rows, strict=True)]
     columns = columns or [[] for _ in names or ()]
     named = _name_columns(file, names or [], columns)
     return Cells(named, [f"{file.path}, line {number}" for number in lines])
@@ -181,6 +196,7 @@ def _read_parquet(file: File) -> Cells:
     columns = {
         name: [_to_cell(value) for value in table.column(name).to_pylist()]
         for name in table.column_names
+        if not _PANDAS_INDEX.fullmatch(name)
     }
     return Cells(columns, [f"{file.path}, row {i}" for i in range(table.num_rows)])
 
@@ -195,17 +211,21 @@ def _to_cell(value: object) -> str:
         case float():
             return "" if value != value else repr(value)
         case datetime.datetime():
+            if value.tzinfo is not None:
+                value = value.astimezone(datetime.UTC)
             return value.replace(tzinfo=None).isoformat(sep=" ")
         case bytes():
-            return value.decode(errors="replace").strip()
-    return str(value).strip()
+            return value.decode(errors="replace").strip(SPACES)
+    return str(value).strip(SPACES)
 
 
 # ---- values of cells -----------------------------------------------------------------------------
 
 
 def parse_number(cell: str, decimal: str = ".") -> float | None:
-    """Returns a cell's number; None if it is no number. `decimal` is the decimal mark.
+    """Returns a cell's number; None if it is no number, or infinite in float32.
+
+    `decimal` is the decimal mark.
 
     >>> parse_number("-1.5e3"), parse_number("0,5", ","), parse_number("1_000"), parse_number("inf")
     (-1500.0, 0.5, None, None)
@@ -214,7 +234,10 @@ def parse_number(cell: str, decimal: str = ".") -> float | None:
         if "." in cell:
             return None
         cell = cell.replace(decimal, ".")
-    return float(cell) if _NUMBER.fullmatch(cell) else None
+    if not _NUMBER.fullmatch(cell):
+        return None
+    number = float(cell)
+    return number if abs(number) < _NUMBER_LIMIT else None
 
 
 def parse_date(cell: str, order: DateOrder) -> float | None:
@@ -272,6 +295,8 @@ def _parse_plain(cells: Sequence[str], missing: Collection[str]) -> np.ndarray |
     if not set("".join(present)) <= _DIGITS:  # `float` reads more: inf, 1_000
         return None
     try:
-        return np.array([np.nan if cell in absent else float(cell) for cell in cells], np.float64)
+        values = [np.nan if cell in absent else float(cell) for cell in cells]
     except ValueError:
         return None
+    numbers = np.array(values, np.float64)
+    return None if (np.abs(numbers) >= _NUMBER_LIMIT).any() else numbers

@@ -24,7 +24,7 @@ class DateColumn(Column):
 class CategoryColumn(Column):
     """Cells are names of categories."""
 
-    num_values: int  # most categories that a model distinguishes; others are unknown to it
+    num_values: int  # largest number of categories a model tells apart; others are unknown
 
     def check(self) -> None:
         ranges.check_positive(self.p, "num_values")

@@ -15,10 +15,17 @@ from typing import Any
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.config.params import Params
+from lingo.config.params import ParamError, Params
 from lingo.data.files import DataError
-from lingo.data.tables.cells import DATE_GROUPS, DATE_PATTERNS, DateOrder, parse_all
-from lingo.data.tables.column import CategoryColumn, DateColumn
+from lingo.data.tables.cells import (
+    DATE_EXAMPLES,
+    DATE_GROUPS,
+    DATE_PATTERNS,
+    SPACES,
+    DateOrder,
+    parse_all,
+)
+from lingo.data.tables.column import CategoryColumn, DateColumn, NumberColumn
 from lingo.ops.fingerprint import MISSING, fingerprint
 
 _EPOCH_DAYS = 719_468  # from March 1 of the year 0 to 1970
@@ -34,13 +41,26 @@ class ColumnEncoder:
     def __init__(
         self, columns: Mapping[str, Params], missing: Sequence[str], decimal: str = "."
     ) -> None:
-        """`columns` are params of `Column` by name; `missing` are the cells of missing values."""
+        """`columns` are params of `Column` by name; `missing` are the cells of missing values.
+
+        Raises ParamError for a `Column` that is none of numbers, dates or categories.
+        """
         self._missing, self._decimal = tuple(missing), decimal
-        self.categories = [n for n, c in columns.items() if issubclass(c.cls, CategoryColumn)]
-        self.numbers = [name for name in columns if name not in self.categories]
-        self.orders: dict[str, DateOrder] = {
-            name: column.order for name, column in columns.items() if column.cls is DateColumn
-        }
+        self.categories: list[str] = []
+        self.numbers: list[str] = []
+        self.orders: dict[str, DateOrder] = {}
+        for name, column in columns.items():
+            if issubclass(column.cls, CategoryColumn):
+                self.categories.append(name)
+                continue
+            self.numbers.append(name)
+            if issubclass(column.cls, DateColumn):
+                self.orders[name] = column.order
+            elif not issubclass(column.cls, NumberColumn):
+                raise ParamError(
+                    f"columns[{name!r}] is a {column.cls.__name__}: give a NumberColumn, a"
+                    " DateColumn or a CategoryColumn"
+                )
         self.raw_names = make_identifiers(list(columns))
 
     # ---- on the host
@@ -126,23 +146,24 @@ class ColumnEncoder:
         """Returns the numbers of raw cells, float32 [B]; `cells` are numbers, or texts of dates."""
         if name not in self.orders:
             return tf.cast(cells, tf.float32)
-        order = self.orders[name]
-        texts = tf.strings.strip(cells)
+        texts = _strip(cells)
         is_missing = self._is_missing(texts)
+        value, is_date = _parse_dates(texts, self.orders[name])
+        with tf.control_dependencies([self._check_dates(name, texts, is_missing | is_date)]):
+            return tf.cast(tf.where(is_missing, np.float64("nan"), value), tf.float32)
 
-        def part(group: int) -> tf.Tensor:
-            text = tf.strings.regex_replace(texts, f"^{DATE_PATTERNS[order]}$", rf"\{group}")
-            is_absent = is_missing | tf.equal(text, "")
-            return tf.strings.to_number(tf.where(is_absent, "0", text), tf.int64)
-
-        days = _days(*(part(group) for group in DATE_GROUPS[order]))
-        seconds = 3600 * part(4) + 60 * part(5) + part(6)
-        value = tf.cast(days, tf.float64) + tf.cast(seconds, tf.float64) / 86_400
-        return tf.cast(tf.where(is_missing, np.float64("nan"), value), tf.float32)
+    def _check_dates(self, name: str, texts: tf.Tensor, is_right: tf.Tensor) -> tf.Operation | None:
+        """Returns an operation that fails with the first text that is not right, bool [B]."""
+        order = self.orders[name]
+        wrong = tf.boolean_mask(texts, tf.logical_not(is_right))
+        first = tf.strings.reduce_join(tf.strings.substr(wrong[:1], 0, 60))
+        wanted = f"` is no date such as {DATE_EXAMPLES[order]} or {DATE_EXAMPLES[order]} 12:30."
+        message = tf.strings.join([f"column `{name}`: `", first, wanted])  # TF escapes quotes
+        return tf.debugging.Assert(tf.reduce_all(is_right), [message])
 
     def _encode_categories(self, cells: tf.Tensor) -> tf.Tensor:
         """Returns the fingerprints of texts, string [B, T], as int32 [B, T, 2]."""
-        texts = tf.strings.strip(cells)
+        texts = _strip(cells)
         return tf.where(tf.expand_dims(self._is_missing(texts), -1), MISSING, fingerprint(texts))
 
 
@@ -172,14 +193,39 @@ def _to_bytes(text: str) -> bytes:
 
 def _texts(cells: np.ndarray) -> list[str]:
     """Decodes bytes, [B], to texts, and strips the spaces around each text."""
-    return [bytes(cell).decode(errors="surrogateescape").strip() for cell in cells.tolist()]
+    return [bytes(cell).decode(errors="surrogateescape").strip(SPACES) for cell in cells.tolist()]
+
+
+def _strip(texts: tf.Tensor) -> tf.Tensor:
+    """Strips the spaces around each text; `tf.strings.strip` knows the spaces of ASCII only."""
+    return tf.strings.regex_replace(texts, f"^[{SPACES}]+|[{SPACES}]+$", "")
+
+
+def _parse_dates(texts: tf.Tensor, order: DateOrder) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the days since 1970 of texts, float64 [B], and whether they are dates, bool [B]."""
+    is_formed = tf.strings.regex_full_match(texts, DATE_PATTERNS[order])
+
+    def part(group: int) -> tf.Tensor:
+        text = tf.strings.regex_replace(texts, f"^{DATE_PATTERNS[order]}$", rf"\{group}")
+        is_present = is_formed & tf.not_equal(text, "")
+        return tf.strings.to_number(tf.where(is_present, text, "0"), tf.int64)
+
+    year, month, day = (part(group) for group in DATE_GROUPS[order])
+    hour, minute, second = (part(group) for group in (4, 5, 6))
+    first = _days(year, month, tf.ones_like(day))
+    length = _days(year, month + 1, tf.ones_like(day)) - first  # month 13 is the next January
+    is_date = is_formed & (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= length)
+    is_date &= (hour < 24) & (minute < 60) & (second < 60)
+    seconds = 3600 * hour + 60 * minute + second
+    value = tf.cast(first + day - 1, tf.float64) + tf.cast(seconds, tf.float64) / 86_400
+    return value, is_date
 
 
 def _days(year: Any, month: Any, day: Any) -> Any:
     """Returns the days since 1970 of dates of the Gregorian calendar, all int64 [B].
 
-    A year begins on March 1 here, so that a leap day is the last day of its year. 400 years have
-    146,097 days.
+    The month is 1 to 13; month 13 is January of the next year. A year begins on March 1 here, so
+    that a leap day is the last day of its year. 400 years have 146,097 days.
     """
     year = tf.where(month <= 2, year - 1, year)
     era, year_of_era = year // 400, year % 400

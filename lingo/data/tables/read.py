@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from lingo.config.params import ParamError, Params
@@ -17,7 +17,7 @@ from lingo.data.tables.cells import (
     read_cells,
 )
 from lingo.data.tables.column import CategoryColumn, DateColumn, NumberColumn
-from lingo.data.tables.table_input import MISSING_CELLS, CsvInput
+from lingo.data.tables.table_input import MISSING_CELLS, CsvInput, Decimal, check_delimiter
 
 Predict = Literal["auto", "class", "number"]
 """What a label column holds. "auto": classes, unless it has numbers that are not whole, or many."""
@@ -35,14 +35,15 @@ def read_table(
     columns: Mapping[str, Any] | None = None,
     ignore: Sequence[str] = (),
     missing: Sequence[str] = MISSING_CELLS,
+    delimiter: str | None = None,
+    decimal: Decimal | None = None,
     **fields: Any,
 ) -> Params:
     """Returns params of a CsvInput whose columns are inferred from all rows of a table.
 
     A column of numbers is a NumberColumn; a column of dates is a DateColumn; any other column is a
     CategoryColumn, with as many values as it has, but at most 1,000. A column without values is
-    left out, and so is a column of texts that differ in almost all rows. The delimiter and the
-    decimal mark are found, too.
+    left out, and so is a column of texts that differ in almost all rows.
 
     Args:
         file: a CSV or Parquet file, or a glob of such files.
@@ -51,18 +52,24 @@ def read_table(
         columns: column -> `Column`, for columns whose meaning is not to be inferred.
         ignore: columns that are left out.
         missing: cells that are missing values.
+        delimiter: the character between cells of CSV files; None: it is found in the first line.
+        decimal: the decimal mark of numbers; None: it is found in the columns of numbers.
         **fields: further fields of the CsvInput, such as `batch_size`.
 
     Raises:
-        DataError: if the file cannot be read, or the order of days and months is not known.
-        ParamError: if the file lacks a column that an argument names.
+        DataError: if the file cannot be read, or the order of days and months or the decimal mark
+            is not known.
+        ParamError: if the file lacks a column that an argument names, or `delimiter` is not one
+            character.
     """
     path = os.fspath(file)
     place = place_of(path)
     files = list_files([place])
     if not files:
         raise DataError(f"no file matches {path}. {describe_place(place)}")
-    delimiter = find_delimiter(files[0])
+    if delimiter is None:
+        delimiter = find_delimiter(files[0])
+    check_delimiter(delimiter)
     cells = read_cells(tuple(files), delimiter)
     if not cells.places:
         raise DataError(f"{path} has no rows.")
@@ -70,7 +77,11 @@ def read_table(
     for name in (*known, *ignore, *([] if label is None else [label])):
         if name not in cells.columns:
             raise ParamError(f"{path} has no column {name!r}: it has {', '.join(cells.columns)}")
-    decimal = _find_decimal(cells, missing) if delimiter == ";" else "."
+    if decimal is None:
+        texts = {*ignore, *(name for name, c in known.items() if not _is_number(c))}
+        if label is not None and predict == "class":
+            texts.add(label)
+        decimal = _find_decimal(cells, missing, texts) if delimiter != "," else "."
     inferred: dict[str, Any] = {}
     for name in cells.columns:
         if name == label or name in ignore:
@@ -107,8 +118,9 @@ def infer_column(
         order for order in get_args(DateOrder) if parse_all(values, missing, order=order)[1] is None
     ]
     if len(orders) > 1:
+        row = next(i for i, cell in enumerate(column) if cell in values)
         raise DataError(
-            f"{cells.where(0, name)}: {min(values)!r} may be {' or '.join(orders)}. Say"
+            f"{cells.where(row, name)}: {column[row]!r} may be {' or '.join(orders)}. Say"
             f" which, as in columns={{{name!r}: DateColumn.params(order='day_first')}}."
         )
     if orders:
@@ -149,10 +161,27 @@ def find_classes(
     return tuple(sorted(values))
 
 
-def _find_decimal(cells: Cells, missing: Sequence[str]) -> str:
-    """Returns the decimal mark: a comma if it is in a column that has numbers only with it."""
-    for column in cells.columns.values():
-        has_comma = any("," in cell for cell in column)
-        if has_comma and parse_all({*column}, missing, decimal=",")[1] is None:
-            return ","
-    return "."
+def _is_number(column: Any) -> bool:
+    """Returns whether a `Column`, as params or as a class, has numbers."""
+    return issubclass(column.cls if isinstance(column, Params) else column, NumberColumn)
+
+
+def _find_decimal(cells: Cells, missing: Sequence[str], texts: Collection[str]) -> Decimal:
+    """Returns the decimal mark of the columns but `texts`; "." if there is no mark.
+
+    Raises DataError if one column has numbers only with a comma, and another one only with a point.
+    """
+    found: dict[Decimal, str] = {}
+    for name, column in cells.columns.items():
+        values = {*column}.difference(missing)
+        for mark in get_args(Decimal) if name not in texts else ():
+            has_mark = any(mark in cell for cell in values)
+            if has_mark and parse_all(values, missing, decimal=mark)[1] is None:
+                found.setdefault(mark, name)
+    if len(found) > 1:
+        raise DataError(
+            f"column {found[',']!r} has numbers with a decimal comma, but column {found['.']!r}"
+            " with a decimal point: write both with one mark, or give `decimal` to read one of them"
+            " as categories."
+        )
+    return "," if "," in found else "."

@@ -28,6 +28,9 @@ from lingo.data.tables.encoder import ColumnEncoder
 MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "?")
 """Cells that are missing values, unless the field `missing` names others."""
 
+Decimal = Literal[".", ","]
+"""The decimal mark of numbers."""
+
 _MOST_SHOWN = 3
 
 
@@ -56,7 +59,7 @@ class TableInput(IndexedInput, Splittable, interface=True):
     label: str | None = None  # the column to predict; None: batches have no labels
     classes: tuple[str, ...] = ()  # cells of the label column, by label; empty: it has numbers
     missing: tuple[str, ...] = MISSING_CELLS  # cells that are missing values
-    decimal: Literal[".", ","] = "."  # decimal mark of numbers
+    decimal: Decimal = "."  # decimal mark of numbers
     heldout_fraction: float = 0.2  # share that is held out, chosen by a hash of the row
 
     def check(self) -> None:
@@ -227,9 +230,14 @@ class TableInput(IndexedInput, Splittable, interface=True):
             kind = (
                 f"date ({self.encoder.orders[name]})" if name in self.encoder.orders else "number"
             )
+            other = (
+                'predict classes: read_table(..., predict="class")'
+                if name == self.p.label
+                else "make the column a CategoryColumn"
+            )
             raise DataError(
                 f"{cells.where(wrong, name)}: {cells.columns[name][wrong]!r:.60} is no {kind}."
-                " Correct it, name it in `missing`, or make the column a CategoryColumn."
+                f" Correct it, name it in `missing`, or {other}."
             )
         return values
 
@@ -288,8 +296,7 @@ class CsvInput(TableInput):
         super().check()
         if not self.p.file:
             raise ParamError("file is empty: give a path or a glob, such as ~/sales/*.csv")
-        if len(self.p.delimiter) != 1:
-            raise ParamError(f"delimiter={self.p.delimiter!r} is not one character")
+        check_delimiter(self.p.delimiter)
 
     def read_cells(self) -> Cells:
         place = place_of(self.p.file)
@@ -303,3 +310,9 @@ class CsvInput(TableInput):
 
     def unlabeled(self, path: str) -> Params:
         return super().unlabeled(path).set(delimiter=self.p.delimiter)
+
+
+def check_delimiter(delimiter: str) -> None:
+    """Raises ParamError for a delimiter that cannot stand between cells."""
+    if len(delimiter) != 1:
+        raise ParamError(f"{delimiter=} is not one character")

@@ -18,10 +18,12 @@ _UNKNOWN_ID, _MISSING_ID, _NUM_SPECIAL = 0, 1, 2
 
 
 class Vocabulary(Layer):
-    """The id of each category, by fingerprints of the training rows' categories.
+    """The id of each category, by fingerprints of the fitted rows' categories.
 
-    Id 0 is for categories that no training row has, id 1 for missing ones. Ids from 2 on are for
-    the most frequent categories of a column, up to its size, in the order of their fingerprints.
+    Fitted rows are the first training rows, at most `lingo.learner.fit.MAX_EXAMPLES`. Id 0 is for
+    categories that no fitted row has, and for rare ones beyond a column's size. Id 1 is for missing
+    ones. Ids from 2 on are for a column's most frequent categories, in the order of their
+    fingerprints.
 
     States:
         words: [T, V, 2], fitted fingerprints in rising order (`lingo.ops.fingerprint`); words of

@@ -1,4 +1,6 @@
-"""Layers for numbers of tables, whose states are fitted to the training rows.
+"""Layers for numbers of tables, whose states are fitted to rows.
+
+Fitted rows are the first training rows, at most `lingo.learner.fit.MAX_EXAMPLES`.
 
 Axes: B rows, N columns, K buckets.
 """
@@ -16,7 +18,7 @@ from lingo.layers.residual import Residual, ResidualCall
 
 
 class Normalize(Layer):
-    """z = (x - mean) / scale for each column, with the mean and deviation of the training rows.
+    """z = (x - mean) / scale for each column, with the mean and deviation of the fitted rows.
 
     A missing number (NaN) becomes 0, as if it were the mean. The scale is the standard deviation,
     or 1 for a column whose numbers are all equal.
@@ -63,9 +65,9 @@ class Normalize(Layer):
 
 
 class Bucketize(Layer):
-    """The bucket of each number, between quantiles of the training rows.
+    """The bucket of each number, between quantiles of the fitted rows.
 
-    Bucket 0 is for missing numbers (NaN). Buckets 1 to K hold about equally many training rows. A
+    Bucket 0 is for missing numbers (NaN). Buckets 1 to K hold about equally many fitted rows. A
     number that equals a boundary is in the upper bucket.
 
     States:

@@ -102,7 +102,7 @@ def test_a_run_is_served_without_its_table(folder, model, tmp_path) -> None:
 def test_a_request_with_a_wrong_cell_is_refused(folder: Path) -> None:
     served = load_export(folder / "export")
     for row, error in (
-        ({"visited_on": "soon"}, "could not correctly convert string: soon"),
+        ({"visited_on": "soon"}, "column `visited on`: `soon` is no date such as 31.1.2024"),
         ({"age": "old"}, "age: a value is a string"),
         ({"kind": "walk"}, "has 'kind': inputs are age, sort_of_trip, visited_on"),
     ):

@@ -112,6 +112,18 @@ def test_numbers_have_one_decimal_mark_and_no_names() -> None:
     assert parse_number("1.5", ",") is None
 
 
+@pytest.mark.parametrize("cell", ["1e999", "-1e999", "1e39", "3.4028236e38"])
+def test_numbers_that_are_infinite_in_float32_are_none(cell: str) -> None:
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.float32(cell))
+    assert parse_number(cell) is None
+    assert parse_number(cell.replace(".", ","), ",") is None
+    assert parse_all(["1", "NA", cell], MISSING)[1] == 2
+    largest = str(np.finfo(np.float32).max)
+    assert np.float32(parse_number(largest)) == np.finfo(np.float32).max
+    assert parse_all([largest, "NA"], MISSING)[1] is None
+
+
 def test_the_first_cell_that_is_no_number_is_found() -> None:
     values, wrong = parse_all(["1", "NA", "x", "y", ""], MISSING)
     np.testing.assert_array_equal(values, [1, np.nan, np.nan, np.nan, np.nan])
@@ -151,3 +163,26 @@ def test_parquet_has_the_cells_of_the_csv_file(tmp_path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"PAR1 no table PAR1")
     with pytest.raises(DataError, match=r"t\.parquet cannot be read as Parquet"):
         read_cells(tuple_of([place_of(str(tmp_path / "t.parquet"))]), ",")
+
+
+def test_parquet_times_with_a_zone_become_utc(tmp_path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
+    from pyarrow import parquet
+
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    times = [datetime.datetime(2024, 1, 1, 1, tzinfo=zone), None]
+    table = arrow.table({"t": arrow.array(times, arrow.timestamp("us", tz="+02:00"))})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    cells = read_cells(tuple_of([place_of(str(tmp_path / "t.parquet"))]), ",")
+    assert cells.columns == {"t": ["2023-12-31 23:00:00", ""]}
+
+
+def test_the_index_of_a_data_frame_is_no_column(tmp_path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
+    from pyarrow import parquet
+
+    columns = ("x", "__index_level_0__", "__index_level_12__", "my__index_level_0__")
+    table = arrow.table({name: [3, 5] for name in columns})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    cells = read_cells(tuple_of([place_of(str(tmp_path / "t.parquet"))]), ",")
+    assert list(cells.columns) == ["x", "my__index_level_0__"]

@@ -52,9 +52,10 @@ def test_the_order_of_dates_is_found(tmp_path, cells: str, order: str) -> None:
 
 
 def test_dates_of_two_orders_are_refused_until_one_is_named(tmp_path) -> None:
-    text = "day,x\n1.2.2024,1\n3.4.2024,2\n"
+    text = "day,x\nNA,1\n3.4.2024,1\n1.2.2024,2\n"
     with pytest.raises(
-        DataError, match=r"'1\.2\.2024' may be day_first or month_first\. Say which"
+        DataError,
+        match=r"line 3, column 'day': '3\.4\.2024' may be day_first or month_first\. Say which",
     ):
         table(tmp_path, text)
     day = DateColumn.params(order="month_first")
@@ -87,12 +88,44 @@ def test_columns_may_be_ignored_or_given(tmp_path) -> None:
             table(tmp_path, text, **wrong)
 
 
-def test_a_decimal_comma_of_files_with_semicolons_is_found(tmp_path) -> None:
-    params = table(tmp_path, "a;b\n1,5;x, y\n2;z\n-0,25;z\n")
-    assert (params.delimiter, params.decimal) == (";", ",")
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_a_decimal_comma_is_found(tmp_path, mark: str) -> None:
+    params = table(tmp_path, "a;b\n1,5;x, y\n2;z\n-0,25;z\n".replace(";", mark))
+    assert (params.delimiter, params.decimal) == (mark, ",")
     assert kinds(params) == {"a": NumberColumn, "b": CategoryColumn}
     data = params.set(batch_size=3, repeat=False, shuffle=False).build()
     assert data.batch(0)["numbers"][:, 0].tolist() == [1.5, 2, -0.25]
+
+
+def test_columns_with_two_decimal_marks_are_refused_until_one_is_named(tmp_path) -> None:
+    text = "a;b;c\n1,250;1.5;x\n2;3;y\n"
+    error = "column 'a' has numbers with a decimal comma, but column 'b' with a decimal point"
+    for options in ({}, {"columns": {"b": NumberColumn}}, {"label": "b"}):
+        with pytest.raises(DataError, match=error):
+            table(tmp_path, text, **options)
+    category = CategoryColumn.params(num_values=2)
+    for options in (
+        {"decimal": ","},
+        {"ignore": ["b"]},
+        {"columns": {"b": category}},
+        {"label": "b", "predict": "class"},
+    ):
+        params = table(tmp_path, text, **options)
+        assert (params.decimal, params.columns["a"].cls) == (",", NumberColumn)
+    params = table(tmp_path, text, columns={"a": category})
+    assert (params.decimal, params.columns["b"].cls) == (".", NumberColumn)
+
+
+def test_a_delimiter_and_a_decimal_mark_that_are_given_are_used(tmp_path) -> None:
+    params = table(tmp_path, 'a,b\n"0,5",1\n"1,5",2\n', decimal=",")
+    assert (params.delimiter, params.decimal) == (",", ",")
+    assert kinds(params) == {"a": NumberColumn, "b": NumberColumn}
+    points = table(tmp_path, "a;b\n1,5;2\n", decimal=".")
+    assert kinds(points) == {"a": CategoryColumn, "b": NumberColumn}
+    pipes = table(tmp_path, "a,b|c,d,e\n1|2\n", delimiter="|")
+    assert (pipes.delimiter, *pipes.columns) == ("|", "a,b", "c,d,e")
+    with pytest.raises(ParamError, match="delimiter='::' is not one character"):
+        table(tmp_path, "a::b\n1::2\n", delimiter="::")
 
 
 def test_what_cannot_be_a_table_is_refused(tmp_path) -> None:

@@ -134,6 +134,7 @@ def test_another_file_needs_the_columns_but_no_label(file, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "error"),
     [
+        ("3,4,?", "3,1e99,?", r"line 4, column 'size \(cm\)': '1e99' is no number"),
         ("3,4,?", "3,four,?", r"line 4, column 'size \(cm\)': 'four' is no number.*`missing`"),
         ("3,4,?", "3,4,May", r"line 4, column 'day': 'May' is no date \(day_first\)"),
         ("nurse ,cat", "nurse ,cow", r"line 4, column 'sort': 'cow' is not one of .* cat, dog"),
@@ -144,6 +145,13 @@ def test_a_file_that_changed_its_kind_is_refused(file, old: str, new: str, error
     params = read(file).p.copy()
     file.write_text(TEXT.replace(old, new))
     with pytest.raises(DataError, match=error):
+        params.build().prepare()
+
+
+def test_the_error_on_a_label_that_is_no_number_offers_classes(file) -> None:
+    params = read(file, label="size (cm)", predict="number").p.copy()
+    file.write_text(TEXT.replace("3,4,?", "3,four,?"))
+    with pytest.raises(DataError, match=r"'four' is no number.*, or predict classes: .*\"class\""):
         params.build().prepare()
 
 
