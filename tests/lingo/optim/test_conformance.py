@@ -204,7 +204,8 @@ def test_compiled_by_xla_it_is_the_same(params, start, gradients):
 
     step = tf.constant(3)
     compiled = tf.function(update, jit_compile=True, autograph=False)
-    np.testing.assert_allclose(compiled(step).value, update(step).value, rtol=1e-5, atol=1e-6)
+    atol = 1e-5 if params.cls is Shampoo else 1e-6  # XLA finds eigenvectors by another algorithm
+    np.testing.assert_allclose(compiled(step).value, update(step).value, rtol=1e-5, atol=atol)
 
 
 @over_decoupled
