@@ -45,8 +45,8 @@ class DerivedInput(Input, interface=True):
     def class_names(self) -> tuple[str, ...]:
         return self.input.class_names
 
-    def unlabeled(self, path: str) -> Params:
-        inner = self.input.unlabeled(path)
+    def unlabeled_params(self, path: str) -> Params:
+        inner = self.input.unlabeled_params(path)
         return self.p.copy().set(input=inner, repeat=False, max_batches=None)
 
     def example_names(self, numbers: np.ndarray) -> list[str]:
@@ -100,8 +100,8 @@ class RepeatedInput(DerivedInput):
     def declares_late(self) -> bool:
         return self.input.declares_late
 
-    def unlabeled(self, path: str) -> Params:
-        return self.input.unlabeled(path)
+    def unlabeled_params(self, path: str) -> Params:
+        return self.input.unlabeled_params(path)
 
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
         self.check_step(step)

@@ -67,7 +67,7 @@ class Input(Configurable, interface=True):
         """
         return ()
 
-    def unlabeled(self, path: str) -> Params:
+    def unlabeled_params(self, path: str) -> Params:
         """Returns the params of a single pass over other files, for predictions.
 
         Its examples are made as this input makes them, and in the order of the files. Batches have
@@ -80,8 +80,9 @@ class Input(Configurable, interface=True):
             ParamError: if this input reads no such files, or changes examples at random.
         """
         raise ParamError(
-            f"{type(self).__name__} cannot read {path}: it defines no `unlabeled`, which returns"
-            " the params of an input for files without labels. Give arrays in a .npz or .jsonl file"
+            f"{type(self).__name__} cannot read {path}: it defines no `unlabeled_params`, which"
+            " returns the params of an input for files without labels. Give arrays in a .npz or"
+            " .jsonl file"
         )
 
     def allows_threads(self) -> bool:

@@ -93,8 +93,8 @@ class StagedInput(Input):
     def class_names(self) -> tuple[str, ...]:
         return self.inputs[0].class_names
 
-    def unlabeled(self, path: str) -> Params:
-        return self.inputs[0].unlabeled(path)
+    def unlabeled_params(self, path: str) -> Params:
+        return self.inputs[0].unlabeled_params(path)
 
     def prompt(self, text: str) -> Prompt:
         return self.inputs[0].prompt(text)

@@ -79,7 +79,7 @@ class GlyphInput(IndexedInput):
     def class_names(self) -> tuple[str, ...]:
         return CLASSES
 
-    def unlabeled(self, path: str) -> Params:
+    def unlabeled_params(self, path: str) -> Params:
         """Returns the params of an input of the central squares of other images."""
         return central_squares(path, self)
 

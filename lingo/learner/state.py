@@ -146,9 +146,8 @@ def _weights(task: Task) -> dict[str, Weight]:
     """Returns path -> description of each weight; cached, as a task may have 100,000 weights."""
     weights = {}
     for where, spec in task.weights().items():
-        shape, names = spec.program_shape, tuple(path.names(where))
-        kind = {"fan_in": spec.fan_in, "dims": spec.axes}
-        weights[where] = Weight(where, names, shape, spec.num_stacked, **kind)
+        names, shape, num = tuple(path.names(where)), spec.program_shape, spec.num_stacked
+        weights[where] = Weight(where, names, shape, num, fan_in=spec.fan_in, dims=spec.axes)
     return weights
 
 

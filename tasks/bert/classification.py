@@ -90,7 +90,7 @@ class ClassificationInput(PlannedInput):
     def class_names(self) -> tuple[str, ...]:
         return tuple(self.p.labels)
 
-    def unlabeled(self, path: str) -> Params:
+    def unlabeled_params(self, path: str) -> Params:
         """Returns the params of an input of the lines in text files, each a text or two texts."""
         source = UnlabeledLines.params(pattern=path, label=self.p.labels[0])
         return self.p.copy().set(source=source, shuffle=False, repeat=False, max_batches=None)

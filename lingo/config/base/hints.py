@@ -16,7 +16,7 @@ _arguments: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def name_arguments(names: Mapping[str, str]) -> Generator[None]:
-    """A call of a Python function; `names` maps each flag to the function's argument."""
+    """Makes hints of the body name Python arguments; `names` maps each flag to its argument."""
     token = _arguments.set(names)
     try:
         yield

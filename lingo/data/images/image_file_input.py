@@ -81,7 +81,7 @@ class ImageFileInput(IndexedInput):
         """The names of the classes by label; of an ImageFolder, the names of its folders."""
         return tuple(self.source.class_names())
 
-    def unlabeled(self, path: str) -> Params:
+    def unlabeled_params(self, path: str) -> Params:
         """Returns the params of an input of other images, each seen as in this evaluation input.
 
         `path` is an image, a folder of images at any depth, or a glob. Raises ParamError if this
@@ -210,7 +210,7 @@ class ImageFileInput(IndexedInput):
 
 
 def central_squares(path: str, input: Input) -> Params:
-    """Returns the params of an input of the images at `path`, as `ImageFileInput.unlabeled`.
+    """Returns the params of an input of the images at `path`, as `ImageFileInput.unlabeled_params`.
 
     Of each image, the largest central square is seen, in the shape of the images that `input`
     makes. Raises ParamError if these are no squares, or changed at random.

@@ -92,7 +92,7 @@ class ImageInput(Input):
     def class_names(self) -> tuple[str, ...]:
         return self.source.class_names
 
-    def unlabeled(self, path: str) -> Params:
+    def unlabeled_params(self, path: str) -> Params:
         """Returns the params of an input of the central squares of other images."""
         return central_squares(path, self)
 

@@ -70,9 +70,9 @@ class MixedInput(DerivedInput):
     def offers(self) -> dict[str, Any]:
         return super().offers() | {"num_classes": self._num_classes}
 
-    def unlabeled(self, path: str) -> Params:
+    def unlabeled_params(self, path: str) -> Params:
         """Returns the params of the other input: without labels, there is nothing to mix."""
-        return self.input.unlabeled(path)
+        return self.input.unlabeled_params(path)
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         keys, p = self._keys(numbers), self.p

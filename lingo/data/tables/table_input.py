@@ -87,7 +87,7 @@ class TableInput(IndexedInput, Splittable, interface=True):
     def class_names(self) -> tuple[str, ...]:
         return self.p.classes
 
-    def unlabeled(self, path: str) -> Params:
+    def unlabeled_params(self, path: str) -> Params:
         p = self.p
         own = {name: getattr(p, name) for name in ("batch_size", "classes", "missing", "decimal")}
         columns = {name: column.copy() for name, column in p.columns.items()}
@@ -308,8 +308,8 @@ class CsvInput(TableInput):
     def describe(self) -> str:
         return self.p.file
 
-    def unlabeled(self, path: str) -> Params:
-        return super().unlabeled(path).set(delimiter=self.p.delimiter)
+    def unlabeled_params(self, path: str) -> Params:
+        return super().unlabeled_params(path).set(delimiter=self.p.delimiter)
 
 
 def check_delimiter(delimiter: str) -> None:

@@ -122,13 +122,13 @@ def predict_files(
     """Returns an iterator over the batches' predictions for examples in files without labels.
 
     The first evaluation input, or the training input, decides how files are read
-    (`Input.unlabeled`). The array `file`, str [B], says where each example is.
+    (`Input.unlabeled_params`). The array `file`, str [B], says where each example is.
 
     Raises ParamError if that input reads no such files, DataError if one of them cannot be read,
     and ProgramError if the program fails.
     """
     data = next(iter(experiment.eval_inputs.values()), experiment.train_input)
-    params = data.unlabeled(path)
+    params = data.unlabeled_params(path)
     input: Input = (params.set(batch_size=batch_size) if batch_size else params).build()
     input.prepare()
 

@@ -85,4 +85,4 @@ def test_an_input_has_no_class_names_and_reads_no_other_files_unless_it_says_so(
     assert drawing.class_names == ()
     assert drawing.example_names(np.array([0, 12])) == []
     with pytest.raises(ParamError, match=r"Drawing cannot read a/b\.csv: it defines no"):
-        drawing.unlabeled("a/b.csv")
+        drawing.unlabeled_params("a/b.csv")

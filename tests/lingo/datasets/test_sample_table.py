@@ -45,7 +45,7 @@ def test_a_file_of_new_rows_is_read_with_the_columns_of_the_table(tmp_path) -> N
     columns = dict.fromkeys(sample_cells("wine"), NumberColumn)
     del columns["wine"]
     data = SampleTable.params(table="wine", columns=columns, label="wine", batch_size=178)
-    batch = data.build().unlabeled(str(tmp_path / "t.csv")).build().batch(0)
+    batch = data.build().unlabeled_params(str(tmp_path / "t.csv")).build().batch(0)
     expected = datasets.load_wine().data.astype("f")
     np.testing.assert_array_equal(batch["numbers"], expected)
     assert "labels" not in batch

@@ -158,7 +158,7 @@ def test_lines_without_classes_are_the_same_rows_without_labels(make, tmp_path, 
     texts = [line.partition("\t")[0] for line in LINES]
     (tmp_path / "new.txt").write_text(f"{texts[0]}\n\n{texts[1]}\r\n{texts[2]}")
     monkeypatch.chdir(tmp_path)
-    other, labelled = data.unlabeled("new.txt").build(), make(length=32)
+    other, labelled = data.unlabeled_params("new.txt").build(), make(length=32)
     assert (other.num_batches(), other.class_names) == (2, ("match", "differ"))
     assert other.example_names(np.arange(3)) == [f"new.txt, line {n}" for n in (1, 3, 4)]
     for step in range(2):
@@ -172,4 +172,4 @@ def test_lines_without_classes_are_the_same_rows_without_labels(make, tmp_path, 
 def test_a_file_that_is_no_text_is_refused(make, tmp_path):
     (tmp_path / "new.txt").write_bytes(b"one\n\xff\n")
     with pytest.raises(DataError, match=r"new\.txt, line 2: not UTF-8"):
-        make().unlabeled(str(tmp_path / "new.txt")).build().prepare()
+        make().unlabeled_params(str(tmp_path / "new.txt")).build().prepare()

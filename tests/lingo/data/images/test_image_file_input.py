@@ -326,7 +326,7 @@ def test_classes_have_the_names_of_their_folders_in_order_of_labels(root, wrap):
 
 def test_other_files_are_seen_as_in_the_evaluation_and_have_no_labels(root, tmp_path):
     evaluation = pets(root, view=CentralView, repeat=False, shuffle=False, max_batches=1)
-    other = evaluation.unlabeled(str(root)).build()
+    other = evaluation.unlabeled_params(str(root)).build()
     assert (other.num_batches(), other.num_examples()) == (3, 10)
     whole = pets(root, view=CentralView, repeat=False, shuffle=False)
     for step in range(3):
@@ -344,7 +344,7 @@ def test_an_image_of_another_size_is_the_central_square_resized(root, tmp_path, 
     pixels = Image.fromarray(picture(height, width))
     (tmp_path / "a.png").write_bytes(encode(pixels, "PNG"))
     view = CentralView.params(side=1.0)
-    data = pets(root, view=view, repeat=False).unlabeled(str(tmp_path / "a.png")).build()
+    data = pets(root, view=view, repeat=False).unlabeled_params(str(tmp_path / "a.png")).build()
     left, factor = (width - height) // 2, max(1, height // 16)
     square = pixels.crop((left, 0, left + height, height)).reduce(factor)
     expected = np.asarray(square.resize((16, 16), Image.Resampling.BILINEAR), int)
@@ -370,8 +370,8 @@ def test_an_input_around_it_reads_other_files_too(root, wrapper):
         around = RepeatedInput.params(input=inner.set(batch_size=4)).build()
     else:
         around = wrapper.params(input=inner, batch_size=4).build()
-    other = around.unlabeled(str(root / "cat")).build()
-    plain = pets(root, view=CentralView, repeat=False).unlabeled(str(root / "cat")).build()
+    other = around.unlabeled_params(str(root / "cat")).build()
+    plain = pets(root, view=CentralView, repeat=False).unlabeled_params(str(root / "cat")).build()
     assert (other.num_batches(), around.class_names) == (2, ("cat", "dog"))
     images = plain.batch(0)["images"]
     expected = 255 - images if wrapper is Negative else images
@@ -382,4 +382,4 @@ def test_an_input_around_it_reads_other_files_too(root, wrapper):
 def test_files_are_not_predicted_by_an_input_that_changes_images_at_random(root):
     for fields in ({}, {"view": CentralView, "augment": lambda example, key: example}):
         with pytest.raises(ParamError, match="ImageFileInput changes images at random"):
-            pets(root, **fields).unlabeled("a.png")
+            pets(root, **fields).unlabeled_params("a.png")

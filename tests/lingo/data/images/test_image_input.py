@@ -148,7 +148,7 @@ def test_files_are_read_as_squares_of_the_digits_size(tmp_path):
     (tmp_path / "3.png").write_bytes(encode(pixels, "PNG"))
     digits = ImageInput.params(source=Digits.params(split="train"), batch_size=4).build()
     assert digits.class_names == tuple("0123456789")
-    batch = digits.unlabeled(str(tmp_path)).build().batch(0)
+    batch = digits.unlabeled_params(str(tmp_path)).build().batch(0)
     np.testing.assert_array_equal(batch["images"][0, ..., 0], pixels)
     assert batch["weights"].tolist() == [1, 0, 0, 0]
 
@@ -157,4 +157,4 @@ def test_files_cannot_be_oblong_images(tmp_path):
     with pytest.raises(
         ParamError, match=r"a\.png: .*ImageInput has images of 2 x 3 x 1: give arrays"
     ):
-        squares().unlabeled("a.png")
+        squares().unlabeled_params("a.png")

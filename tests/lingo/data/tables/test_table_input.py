@@ -119,7 +119,7 @@ def test_another_file_needs_the_columns_but_no_label(file, tmp_path) -> None:
     data = read(file, split="heldout", ignore=["id"], repeat=True, shuffle=True)
     other = tmp_path / "new.csv"
     other.write_text("job,extra,day,size (cm)\npilot,1,1.1.2024,7\nnurse,2,,8\n")
-    new = data.p.copy().build().unlabeled(str(other)).build()
+    new = data.p.copy().build().unlabeled_params(str(other)).build()
     batch = new.batch(0)
     assert batch["numbers"][:2, 0].tolist() == [7, 8]
     assert "labels" not in batch
@@ -128,7 +128,7 @@ def test_another_file_needs_the_columns_but_no_label(file, tmp_path) -> None:
     with pytest.raises(
         DataError, match=r"new\.csv lacks the column 'size \(cm\)': it has job, day"
     ):
-        data.unlabeled(str(other)).build().prepare()
+        data.unlabeled_params(str(other)).build().prepare()
 
 
 @pytest.mark.parametrize(
