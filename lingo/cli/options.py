@@ -102,4 +102,8 @@ class SweepOptions:
         "Which values of the metric are best; else evaluate.goal, or min for another metric.",
         default=None,
     )
+    prune: str | None = option(
+        "Ends trials early that are worse than others: median, halving, or halving(steps=100).",
+        default=None,
+    )
     workers: int = option("How many trials run at a time.", default=1, minimum=1)
