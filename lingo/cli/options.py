@@ -23,7 +23,9 @@ class TrainOptions:
         default=False,
     )
     note: str | None = option("A line about the run, shown by `lingo runs`.", default=None)
-    tag: Sequence[str] = option("A word by which `lingo runs` finds the run.", default=())
+    tag: Sequence[str] = option(
+        "A word by which `lingo runs` finds the run; an empty one removes all.", default=()
+    )
     audit: bool = option("Write loss and examples of every step into audit.jsonl.", default=False)
 
 
