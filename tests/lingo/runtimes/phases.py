@@ -1,6 +1,7 @@
 """Trains a task of two phases on some runtimes; `test_phases.py` runs it.
 
     python phases.py RUNTIMES
+    python phases.py stages
 
 It prints the state and the reports of each as JSON, and whether steps after a checkpoint between
 two turns of a phase are those without a break. A process of its own, because TensorFlow and JAX
@@ -17,6 +18,7 @@ import jax
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.learner.phase import Phase
 from lingo.learner.state import Learner, TrainState, initial_state
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.local import Local
@@ -32,6 +34,7 @@ from tests.lingo.learner.test_phase import (
     learner,
     pair,
 )
+from tests.lingo.runtimes import on_stages
 
 NUM_STEPS, BREAK = 6, 4
 TWO, THREE = ["CPU:0", "CPU:1"], ["CPU:0", "CPU:1", "CPU:2"]
@@ -49,6 +52,34 @@ RUNTIMES = {
     "mesh_update": Mesh.params(data=3, shard_update=True),
     "mesh_weights": Mesh.params(data=2, model=2, shard_weights=True),
 }
+
+
+class InStages(on_stages.Classes):
+    """A chain on several devices, and after it a head, which sees the moved chain."""
+
+    def phases(self) -> dict[str, Phase]:
+        return {"chain": Phase(("chain/.*",), "error"), "head": Phase(("head",), "error")}
+
+    def error(self, batch: Any) -> dict[str, Any]:
+        return on_stages.Classes.loss(self, batch)
+
+
+def staged(num_devices: int) -> Any:
+    """Returns the experiment of `on_stages` with two phases."""
+    params = on_stages.experiment(num_devices)
+    params.task = InStages.params(chain=params.task.chain)
+    return params
+
+
+def train_in_stages() -> dict[str, Any]:
+    """Returns the state after three steps on one device and on three."""
+    states = {}
+    for num in (1, 3):
+        built = staged(num).build()
+        program = built.runtime.start(built.learner, initial_state(built.learner))
+        program.train(on_stages.batches(built, range(3)))
+        states[num] = lists(program.state()._asdict())
+    return states
 
 
 def two_phases(name: str) -> Learner:
@@ -91,4 +122,7 @@ if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_platforms", "cpu")
     split_processor(3)
-    print(json.dumps({name: train(name) for name in sys.argv[1:]}))
+    if sys.argv[1:] == ["stages"]:
+        print(json.dumps(train_in_stages()))
+    else:
+        print(json.dumps({name: train(name) for name in sys.argv[1:]}))

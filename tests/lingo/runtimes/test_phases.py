@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.learner.phase import Phase
 from tests.lingo.runtimes import phases
 from tests.lingo.runtimes.child import printed
 
@@ -39,3 +41,15 @@ def test_every_runtime_does_the_phases_of_one_device_and_resumes_between_them(na
             [many["state"], many["reports"]],
             [one["state"], one["reports"]],
         )
+
+
+def test_stages_on_devices_do_the_phases_of_one_device_bit_for_bit():
+    found = json.loads(printed("-m", phases.__name__, "stages").splitlines()[-1])
+    assert found["1"] == found["3"]
+
+
+def test_stages_on_devices_refuse_a_phase_that_is_not_due_at_every_step(monkeypatch):
+    late = {"all": Phase((".*",), "error", every_steps=2)}
+    monkeypatch.setattr(phases.InStages, "phases", lambda self: late)
+    with pytest.raises(ParamError, match="stage_devices=3 computes every phase at every step"):
+        phases.staged(3).build()
