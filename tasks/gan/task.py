@@ -166,7 +166,7 @@ class ImageGan(Task):
         if call.training:
             key = random.fold(self.random_key(name), call.rows)
         else:
-            ids = batch.get("example_id", call.rows)
+            ids = batch.get("example_id", tf.range(tf.shape(batch["weights"])[0]))
             key = random.fold(random.fold(random.root_key(0), random.text_hash(name)), ids)
         return random.uniform(key, size)
 
