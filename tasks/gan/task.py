@@ -136,9 +136,24 @@ class ImageGan(Task):
 
     def batch_flops(self, specs: Specs) -> int:
         """Returns the operations of one call of each network for a batch."""
+        return sum(self._call_flops(specs))
+
+    def step_flops(self, specs: Specs) -> int:
+        """Returns the operations of both phases, in the mean over steps.
+
+        The discriminator learns from two batches, which takes three passes each, and so does the
+        generator from one. Its gradient passes through the discriminator, whose weights need none
+        then: two passes. The penalty takes a pass, its gradient, and the gradients of both: six.
+        """
+        generator, discriminator = self._call_flops(specs)
+        has_penalty = self.p.form == "wasserstein"
+        first = generator + (12 if has_penalty else 6) * discriminator
+        return first + (3 * generator + 2 * discriminator) // self.p.generator_every_steps
+
+    def _call_flops(self, specs: Specs) -> tuple[int, int]:
         size = specs["images"][0][0]
         latents, images = (size, self.p.latent_dim), (size, *self.p.image_shape)
-        return self.generator.flops(latents) + self.discriminator.flops(images)
+        return self.generator.flops(latents), self.discriminator.flops(images)
 
     def _images(self, batch: Batch) -> tf.Tensor:
         """Returns the images of a batch, float32 [B, H, W, C] in -1..1."""

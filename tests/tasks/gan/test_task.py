@@ -170,3 +170,13 @@ def test_pictures_are_pages_of_eight_images_a_row():
     assert page[0, 16, 0] == 0.1
     assert page[20, 0, 0] == 0.8
     assert page[-1, -1, 0] == 1
+
+
+def test_operations_of_a_step_are_those_of_all_calls_of_both_networks():
+    specs = {"images": ((B, *SHAPE), "float32")}
+    plain, critic = learner(), learner(form="wasserstein", generator_every_steps=5)
+    made = plain.task.generator.flops((B, Z))
+    judged = plain.task.discriminator.flops((B, *SHAPE))
+    assert plain.task.batch_flops(specs) == made + judged
+    assert plain.task.step_flops(specs) == 4 * made + 8 * judged
+    assert critic.task.step_flops(specs) == made + 12 * judged + (3 * made + 2 * judged) // 5
