@@ -117,12 +117,9 @@ class ImageGan(Task):
         return super().read_metric(name, state)
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns `samples`, float32 [B, H, W, C] in 0..1, one for each example.
-
-        If the batch has `images`, the result also has their `logits`, float32 [B].
-        """
-        made = {"samples": _to_levels(self._samples(batch))}
-        return made | ({"logits": self._logits(self._images(batch))} if "images" in batch else {})
+        """Returns `samples`, float32 [B, H, W, C] in 0..1, and the `logits` of `images`, [B]."""
+        logits = self._logits(self._images(batch))
+        return {"samples": _to_levels(self._samples(batch)), "logits": logits}
 
     def summaries(
         self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]

@@ -135,13 +135,6 @@ def test_samples_of_an_evaluation_depend_on_the_example_alone():
     assert not np.allclose(made["samples"][0], made["samples"][1])
 
 
-def test_a_batch_without_images_gives_samples_alone():
-    one = learner()
-    examples = {name: value for name, value in batch().items() if name != "images"}
-    made = predict_batch(one.task, state_of(one).weights, {}, examples)
-    assert made.keys() == {"samples", "weights"}
-
-
 def test_metrics_count_both_kinds_of_images_and_no_padding():
     one = learner()
     state, examples = state_of(one), batch()
