@@ -39,10 +39,10 @@ class ImageGan(Task):
     """Images from random vectors, by two networks against each other (Goodfellow et al. 2014).
 
     `non_saturating` is the loss of sec. 3 there: the discriminator minimizes the cross-entropy of
-    data against samples, and the generator that of its samples taken for data. `wasserstein` is the
-    difference of the mean logits, with a penalty on the norm of the discriminator's gradient
-    halfway between data and samples (Gulrajani et al. 2017, algorithm 1); it wants a
-    `generator_every_steps` of 5.
+    telling data from samples, and the generator minimizes the cross-entropy of its samples with the
+    label of data. `wasserstein` is the difference of the mean logits, with a penalty on the norm of
+    the discriminator's gradient at random points between data and samples (Gulrajani et al. 2017,
+    algorithm 1); it wants a `generator_every_steps` of 5.
 
     Latents are uniform in -1..1. In training they differ in each step; in evaluations and
     predictions each example has a fixed one. The metric `frechet` is the squared Frechet distance
@@ -79,7 +79,7 @@ class ImageGan(Task):
         }
 
     def discriminator_loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the terms `data` and `samples`, and `penalty` for `wasserstein`."""
+        """Returns `data`, `samples` and, for `wasserstein`, `penalty`: float32 scalars."""
         images, samples = self._images(batch), tf.stop_gradient(self._samples(batch))
         data, made = self._logits(images), self._logits(samples)
         if self.p.form == "non_saturating":
@@ -90,7 +90,7 @@ class ImageGan(Task):
         return {term: tf.reduce_sum(batch["weights"] * loss) for term, loss in losses.items()}
 
     def generator_loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the term `samples`."""
+        """Returns the term `samples`, a float32 scalar."""
         logits = self._logits(self._samples(batch))
         loss = tf.nn.softplus(-logits) if self.p.form == "non_saturating" else -logits
         return {"samples": tf.reduce_sum(batch["weights"] * loss)}
