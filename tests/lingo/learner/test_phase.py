@@ -39,7 +39,8 @@ class Pair(Task):
 
     def loss_denominators(self, batch):
         odd = tf.reduce_sum(batch["weights"] * tf.cast(batch["kind"] == 1, tf.float32))
-        return super().loss_denominators(batch) | {"odd": odd}
+        examples = tf.reduce_sum(batch["weights"])
+        return {"examples": examples, "odd": odd, "even": examples - odd}
 
     def error(self, batch):
         return {"error": self._sum(batch, self.teacher(batch["x"]) - batch["y"])}
@@ -314,16 +315,17 @@ def test_a_frozen_weight_needs_no_phase_and_a_phase_needs_a_weight_that_moves():
         learner(optimizer=frozen)
 
 
-def test_phases_of_different_batches_share_weights():
-    shared = ("teacher/.*", "student/.*")
-    even = Phase(weights=shared, loss="distance", examples="odd")
-    odd = Phase(weights=shared, loss="distance", examples="examples")
-    learner(pair(a=even, b=odd))
+def test_phases_of_different_batches_share_weights_and_adam_counts_the_updates_of_both():
+    even, odd = (TEACHER._replace(examples=name) for name in ("even", "odd"))
+    one = learner(pair(even=even, odd=odd, student=STUDENT))
+    assert_follows(one, teacher=lambda i: True, student=lambda i: True)
+    state = steps(one, 6)[-1][0].state
+    assert state[count_path("even")] == state[count_path("odd")] == 3
 
 
 def test_a_denominator_that_decides_and_does_not_exist_is_named():
     one = learner(pair(teacher=TEACHER._replace(examples="evne"), student=STUDENT))
-    with pytest.raises(ParamError, match=r"examples='evne'.*examples, odd"):
+    with pytest.raises(ParamError, match=r"examples='evne'.*examples, odd, even"):
         steps(one, 1)
 
 
