@@ -39,6 +39,8 @@ SUPPORTED = (
     " a .safetensors file, its .index.json, or a directory of such files"
 )
 
+_PICKLE_STARTS = (b"PK\x03\x04", b"\x80")  # of a zip file of PyTorch's, and of a plain pickle
+
 INDEX = ".index"
 STATE = "checkpoint"
 
@@ -101,9 +103,24 @@ def _open_foreign(path: Path) -> WeightSource:
     prefix = prefix_of(path)
     if prefix is not None:
         return TfCheckpoint(prefix)
+    if _is_pickle(path):
+        raise UnusableSource(
+            f"{path} is a pickle, as PyTorch writes it: reading it can run any code, so lingo does"
+            " not. Where PyTorch is installed, this converts it: python -c 'import torch;"
+            " from safetensors.torch import save_file;"
+            f' save_file(torch.load("{path.name}", weights_only=True), "{path.stem}{SUFFIX}")\''
+        )
     if exists:
         raise UnusableSource(f"{path} holds no weights that lingo can read: it reads {SUPPORTED}.")
     raise UnusableSource(f"{path} does not exist. init_from.path takes {SUPPORTED}.")
+
+
+def _is_pickle(path: Path) -> bool:
+    """Returns whether a path is a file as `torch.save` writes it."""
+    if not path.is_file():
+        return False
+    with explain_read_errors(path), open(path, "rb") as file:
+        return file.read(4).startswith(_PICKLE_STARTS)
 
 
 def _find_safetensors(path: Path) -> Path | None:

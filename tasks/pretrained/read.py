@@ -1,0 +1,212 @@
+"""Reads image models of timm, torchvision and Keras: a file of weights, or a folder of timm's hub.
+
+config.json, or the name of the network  ->  its layers        (`ImageModel.architecture`)
+model.safetensors                        ->  its weights       (`ImageModel.warm_start`)
+pretrained_cfg of config.json            ->  size, mean, deviation and crop of images
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lingo.checkpoints.sources.find import find_source
+from lingo.checkpoints.sources.hugging_face import CONFIG
+from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
+from lingo.checkpoints.sources.weight_source import Tensor, UnusableSource
+from lingo.config.params import ParamError, Params
+from tasks.hugging_face.read import read_object
+from tasks.image.task import ImageClassification
+from tasks.pretrained.architecture import ARCHITECTURES, Architecture, find_architecture
+from tasks.pretrained.layout import ImageLayout
+
+HEAD = ".*/linear/.*"
+"""Pattern of the weights of a network's last layer."""
+
+CROP = 0.875
+"""The usual side of the square that is seen, relative to an image's shorter side."""
+
+_POSITIONS = ".*/vectors"
+_POOLS = {"vit": "token"}  # family -> how timm pools; all others take the mean of all positions
+_KNOWN_ARGUMENTS = {"img_size", "num_classes", "in_chans", "global_pool"}  # of timm's constructor
+
+
+class ImageModel(NamedTuple):
+    """An image classifier in a file."""
+
+    path: str
+    architecture: Architecture
+    num_classes: int
+    image_size: int  # height and width
+    mean: tuple[float, ...]  # of pixels in 0..1, per colour
+    std: tuple[float, ...]
+    crop: float  # side of the square in the middle that is seen, relative to the shorter side
+    class_names: tuple[str, ...] = ()
+
+    def warm_start(self, *, image_size: int, new_head: bool) -> Params:
+        """Returns the params of a WarmStart that reads the weights.
+
+        `image_size` is the height and width of the images; a Vision Transformer's positions are
+        interpolated if it is not the model's. `new_head` leaves the last layer out.
+        """
+        layout = ImageLayout.params(architecture=self.architecture.name)
+        read = WarmStart.params(path=self.path, layout=layout, skip=(HEAD,) if new_head else ())
+        if self.architecture.family == "vit" and image_size != self.image_size:
+            grids = (self.architecture.grid(size) for size in (self.image_size, image_size))
+            read.resize = {_POSITIONS: tuple(grids)}
+        return read
+
+
+def read_image_model(path: str, architecture: str = "") -> ImageModel:
+    """Returns the classifier in a file or folder; raises ParamError if lingo has no such network.
+
+    `architecture` names the network; "": config.json in the folder names it.
+    """
+    place = Path(os.path.expanduser(path))
+    tensors = _read_tensors(place)
+    config = read_config(place)
+    name = architecture or _config_name(config)
+    if not name:
+        raise ParamError(_explain_unnamed(path, tensors))
+    found = find_architecture(name)
+    _check_config(config, found)
+    settings = config.get("pretrained_cfg")
+    settings = settings if isinstance(settings, Mapping) else {}
+    mean, std = (
+        _numbers(settings, key, default)
+        for key, default in zip(("mean", "std"), found.levels, strict=True)
+    )
+    num_classes = _head_classes(tensors, found) or config.get("num_classes", 1000)
+    names = config.get("label_names")
+    has_names = isinstance(names, list) and len(names) == num_classes
+    return ImageModel(
+        path,
+        found,
+        num_classes,
+        image_size=_image_size(settings, found),
+        mean=mean,
+        std=std,
+        crop=_crop(settings),
+        class_names=tuple(map(str, names)) if isinstance(names, list) and has_names else (),
+    )
+
+
+def read_config(place: Path) -> dict[str, Any]:
+    """Returns config.json of a folder, or of a file's folder, if it is timm's; else {}."""
+    file = (place if place.is_dir() else place.parent) / CONFIG
+    config = read_object(file) if os.path.lexists(file) else {}
+    return config if isinstance(config.get("architecture"), str) else {}
+
+
+def _read_tensors(place: Path) -> Mapping[str, Tensor]:
+    """Returns the shapes of the tensors in a file or folder; {} for a folder without weights."""
+    try:
+        return find_source(place, step=None, averages=False).tensors
+    except UnusableSource:
+        if (place / CONFIG).is_file():  # reading the weights raises it again
+            return {}
+        raise
+
+
+def _config_name(config: Mapping[str, Any]) -> str:
+    """Returns the name of config.json's network with its library; "" without a name."""
+    name = config.get("architecture", "")
+    return name if not name or name in ARCHITECTURES else f"timm.{name}"
+
+
+def _check_config(config: Mapping[str, Any], found: Architecture) -> None:
+    """Raises ParamError if config.json changes the network."""
+    arguments = config.get("model_args")
+    arguments = arguments if isinstance(arguments, Mapping) else {}
+    for key, wanted in (("global_pool", _POOLS.get(found.family, "avg")), ("in_chans", 3)):
+        if (value := arguments.get(key, config.get(key, wanted))) != wanted:
+            raise ParamError(
+                f"{CONFIG} has {key}={value!r}; lingo's {found.name} supports only {wanted!r}"
+            )
+    if other := {*arguments} - _KNOWN_ARGUMENTS:
+        raise ParamError(
+            f"{CONFIG} has model_args.{min(other)}={arguments[min(other)]!r:.80}, which changes the"
+            f" network: lingo reads {found.name} as the library makes it without arguments"
+        )
+
+
+def _image_size(settings: Mapping[str, Any], found: Architecture) -> int:
+    """Returns the height and width of the images, in pixels."""
+    size = settings.get("input_size", [3, found.image_size, found.image_size])
+    match size:
+        case [3, int(height), int(width)] if height == width > 0:
+            return height
+    raise ParamError(f"{CONFIG} has input_size={size!r:.80}; square images, [3, n, n], are wanted")
+
+
+def _numbers(
+    settings: Mapping[str, Any], key: str, default: tuple[float, ...]
+) -> tuple[float, ...]:
+    """Returns a list of positive numbers in config.json, as many as in the default."""
+    values = settings.get(key, default)
+    if isinstance(values, list | tuple) and len(values) == len(default):
+        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        if len(numbers) == len(default) and min(numbers) >= 0:
+            return tuple(map(float, numbers))
+    raise ParamError(
+        f"{CONFIG} has {key}={values!r:.80}, which is not a list of {len(default)} positive numbers"
+    )
+
+
+def _crop(settings: Mapping[str, Any]) -> float:
+    """Returns the side of the square that is seen, relative to an image's shorter side."""
+    crop = settings.get("crop_pct", CROP)
+    if isinstance(crop, bool) or not isinstance(crop, int | float) or not 0 < crop <= 1:
+        raise ParamError(f"{CONFIG} has crop_pct={crop!r:.80}; a number in 0..1 is wanted")
+    return float(crop)
+
+
+def _head_classes(tensors: Mapping[str, Tensor], found: Architecture) -> int | None:
+    """Returns the number of classes of the file's last layer; None without one."""
+    weight = f"model/layers/{len(found.places()) - 1}/linear/w"
+    layout = ImageLayout.params(architecture=found.name).build()
+    read = layout.reads({weight: (1, 1)})[weight]
+    shape = read.ordered_shape(tensors[read.name].shape) if read.name in tensors else ()
+    return shape[-1] if len(shape) == 2 else None
+
+
+# ---- a file that does not say which network it has -----------------------------------------------
+
+
+def _explain_unnamed(path: str, tensors: Mapping[str, Tensor]) -> str:
+    """Returns the message for a file without a name, with the networks whose tensors it has."""
+    fitting = [name for name in ARCHITECTURES if _fits(ARCHITECTURES[name], tensors)]
+    if not fitting:
+        return (
+            f"{path} does not say which network it has, and no network that lingo knows has its"
+            " tensors: name one by --architecture, such as timm.resnet50, to see what differs"
+        )
+    return (
+        f"{path} does not say which network it has; its tensors are those of"
+        f" {' and '.join(fitting)}: name one, --architecture={fitting[0]}"
+    )
+
+
+def _fits(architecture: Architecture, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a file has the tensors of a network, by their names and shapes."""
+    num_classes = _head_classes(tensors, architecture)
+    if num_classes is None:
+        return False
+    task = build_task(architecture, num_classes=num_classes)
+    reads = ImageLayout.params(architecture=architecture.name).build().reads(weight_shapes(task))
+    return all(
+        read.name in tensors and read.part_shape(tensors[read.name].shape) == read.form
+        for read in reads.values()
+    )
+
+
+def build_task(architecture: Architecture, *, num_classes: int, image_size: int | None = None):
+    """Returns a task with the network, for images of the published size by default."""
+    side = image_size or architecture.image_size
+    return ImageClassification.params(
+        model=architecture.model(num_classes=num_classes, image_size=side),
+        num_classes=num_classes,
+        image_shape=(side, side, 3),
+    ).build()
