@@ -22,6 +22,7 @@ Family = Literal["resnet", "efficientnet", "vit"]
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and deviation of pixels
 _HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # -1 to 1
+_CAFFE = (tuple(n / 255 for n in (123.68, 116.779, 103.939)), (1 / 255,) * 3)  # 0 to 255, shifted
 _VIT_SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
 
 
@@ -124,21 +125,22 @@ def _resnets() -> Iterator[Architecture]:
     for size in ("18", "34", "50", "101", "152"):
         yield Architecture(f"torchvision.resnet{size}", "torchvision", "resnet", size)
         yield Architecture(f"timm.resnet{size}", "timm", "resnet", size)
+    keras = Architecture("", "keras", "resnet", "", epsilon=1.001e-5, decay=0.99, levels=_CAFFE)
     for size in ("50", "101", "152"):
-        name = f"keras.ResNet{size}"
-        yield Architecture(name, "keras", "resnet", size, epsilon=1.001e-5, decay=0.99)
+        yield keras._replace(name=f"keras.ResNet{size}", size=size)
 
 
 def _efficientnets() -> Iterator[Architecture]:
     for size, scaling in efficientnet.SCALINGS.items():
-        plain: dict[str, Any] = {"family": "efficientnet", "size": size, "image_size": scaling.image_size}
         name = f"efficientnet_{size}"
-        yield Architecture(f"timm.{name}", "timm", **plain)
-        same: dict[str, Any] = plain | {"padding": "SAME", "epsilon": 1e-3}
-        yield Architecture(f"timm.tf_{name}", "timm", **same)
-        large: dict[str, Any] = {"epsilon": 1e-3, "decay": 0.99} if size in ("b5", "b6", "b7") else {}
-        yield Architecture(f"torchvision.{name}", "torchvision", **(plain | large))
-        yield Architecture(f"keras.EfficientNet{size.upper()}", "keras", **same, decay=0.99)
+        timm = Architecture(f"timm.{name}", "timm", "efficientnet", size, scaling.image_size)
+        yield timm
+        yield timm._replace(name=f"timm.tf_{name}", padding="SAME", epsilon=1e-3)
+        torch = timm._replace(name=f"torchvision.{name}", library="torchvision")
+        is_large = size in ("b5", "b6", "b7")
+        yield torch._replace(epsilon=1e-3, decay=0.99) if is_large else torch
+        keras = timm._replace(name=f"keras.EfficientNet{size.upper()}", library="keras")
+        yield keras._replace(padding="SAME", epsilon=1e-3, decay=0.99)
 
 
 def _vits() -> Iterator[Architecture]:

@@ -50,8 +50,13 @@ class ImageLayout(WeightLayout):
             "num_classes": p.num_classes,
             "pretrained_cfg": _as_dict(original.get("pretrained_cfg")) | settings,
         }
-        if arguments := _as_dict(original.get("model_args")):
-            content["model_args"] = arguments | {"num_classes": p.num_classes}
+        arguments = _as_dict(original.get("model_args"))
+        if "num_classes" in arguments:
+            arguments["num_classes"] = p.num_classes
+        if self.found.family == "vit" and height != self.found.image_size:
+            arguments["img_size"] = height
+        if arguments:
+            content["model_args"] = arguments
         if class_names:
             content["label_names"] = list(class_names)
         return content

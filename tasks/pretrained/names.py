@@ -23,6 +23,8 @@ class Leaf(NamedTuple):
     order: tuple[int, ...] = ()  # as in `TensorRead`
     part: tuple[int, int] = (0, 1)  # as in `TensorRead`
     ones: int = 0  # axes of size 1 that the ordered tensor has before those of the weight
+    num_kept: int = 0  # as in `TensorRead`
+    flip: int | None = None  # as in `TensorRead`
     split: int | None = None  # an axis of the tensor that is this axis and the next of the weight
 
     def read(self, name: str, shape: tuple[int, ...]) -> TensorRead:
@@ -36,12 +38,11 @@ class Leaf(NamedTuple):
             shape,
             part=self.part,
             order=self.order,
+            flip=self.flip,
             form=form,
-            num_kept=1 if self.suffix == POSITIONS else 0,
+            num_kept=self.num_kept,
         )
 
-
-POSITIONS = ""  # a part of one weight has its whole name in `NAMES`
 
 _OIHW = (2, 3, 1, 0)  # [F, C, kh, kw] as [kh, kw, C, F]
 _MATRIX = (1, 0)
@@ -56,7 +57,7 @@ _TORCH = {
     "batch_norm": _NORM
     | {"moving_mean": Leaf(".running_mean"), "moving_variance": Leaf(".running_var")},
     "norm": {"scale": Leaf(".weight"), "bias": Leaf(".bias")},
-    "positions": {"vectors": Leaf("", ones=1)},
+    "positions": {"vectors": Leaf("", ones=1, num_kept=1)},
     "token": {"token": Leaf("", ones=2)},
 }
 
@@ -95,6 +96,8 @@ KINDS: Mapping[str, Mapping[str, Mapping[str, Leaf]]] = {
     },
     "keras": {
         "conv": {"w": Leaf("/kernel"), "b": Leaf("/bias")},
+        # Keras's ResNets read blue first
+        "blue_first": {"w": Leaf("/kernel", flip=2), "b": Leaf("/bias")},
         "depthwise": {"w": Leaf("/kernel")},
         "pointwise": {"w": Leaf("/kernel", ones=2), "b": Leaf("/bias")},
         "linear": {"w": Leaf("/kernel"), "b": Leaf("/bias")},
@@ -197,7 +200,7 @@ NAMES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     },
     "keras": {
         "resnet": {
-            "stem/conv": "conv1_conv:conv",
+            "stem/conv": "conv1_conv:blue_first",
             "stem/norm": "conv1_bn:batch_norm",
             "block/branch/0/conv": "{block}_1_conv:conv",
             "block/branch/0/norm": "{block}_1_bn:batch_norm",
@@ -252,5 +255,6 @@ BLOCKS: Mapping[str, Mapping[str, str]] = {
 }
 """Library -> family -> name of a block: stages count from 1, blocks of a stage from 0."""
 
-IGNORED = (r".*\.num_batches_tracked",)
-"""Patterns of tensors that count steps of training: they do not change results."""
+IGNORED = (r".*\.num_batches_tracked", r"normalization(_\d+)?/(mean|variance|count)")
+"""Patterns of tensors that no weight is read from: PyTorch's counts of steps, and the levels of
+pixels in Keras's EfficientNets, which are `mean` and `std` of the task."""

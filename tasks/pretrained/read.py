@@ -8,18 +8,26 @@ pretrained_cfg of config.json            ->  size, mean, deviation and crop of i
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lingo.checkpoints.sources.find import find_source
 from lingo.checkpoints.sources.hugging_face import CONFIG
 from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
-from lingo.checkpoints.sources.weight_source import Tensor, UnusableSource
+from lingo.checkpoints.sources.weight_source import Tensor, UnusableSource, WeightSource
 from lingo.config.params import ParamError, Params
 from tasks.hugging_face.read import read_object
 from tasks.image.task import ImageClassification
-from tasks.pretrained.architecture import ARCHITECTURES, Architecture, find_architecture
+from tasks.pretrained.architecture import (
+    ARCHITECTURES,
+    IMAGENET,
+    Architecture,
+    find_architecture,
+)
 from tasks.pretrained.layout import ImageLayout
 
 HEAD = ".*/linear/.*"
@@ -65,7 +73,8 @@ def read_image_model(path: str, architecture: str = "") -> ImageModel:
     `architecture` names the network; "": config.json in the folder names it.
     """
     place = Path(os.path.expanduser(path))
-    tensors = _read_tensors(place)
+    source = _open(place)
+    tensors = source.tensors if source else {}
     config = read_config(place)
     name = architecture or _config_name(config)
     if not name:
@@ -74,9 +83,10 @@ def read_image_model(path: str, architecture: str = "") -> ImageModel:
     _check_config(config, found)
     settings = config.get("pretrained_cfg")
     settings = settings if isinstance(settings, Mapping) else {}
+    levels = _keras_levels(source) or found.levels
     mean, std = (
         _numbers(settings, key, default)
-        for key, default in zip(("mean", "std"), found.levels, strict=True)
+        for key, default in zip(("mean", "std"), levels, strict=True)
     )
     num_classes = _head_classes(tensors, found) or config.get("num_classes", 1000)
     names = config.get("label_names")
@@ -100,14 +110,30 @@ def read_config(place: Path) -> dict[str, Any]:
     return config if isinstance(config.get("architecture"), str) else {}
 
 
-def _read_tensors(place: Path) -> Mapping[str, Tensor]:
-    """Returns the shapes of the tensors in a file or folder; {} for a folder without weights."""
+def _open(place: Path) -> WeightSource | None:
+    """Opens the weights in a file or folder; returns None for a folder with config.json alone."""
     try:
-        return find_source(place, step=None, averages=False).tensors
+        return find_source(place, step=None, averages=False)
     except UnusableSource:
         if (place / CONFIG).is_file():  # reading the weights raises it again
-            return {}
+            return None
         raise
+
+
+def _keras_levels(source: WeightSource | None) -> tuple[tuple[float, ...], ...] | None:
+    """Returns the mean and deviation of pixels in a file of Keras's; None if it has none.
+
+    Keras's EfficientNets normalize images themselves, by (x - mean) / sqrt(variance). In those with
+    published weights the variance is the deviation, and the result is divided by its root again.
+    """
+    layer = r"normalization(_\d+)?/"  # numbered after other models of the same process
+    names = [name for name in source.tensors if re.match(layer, name)] if source else []
+    found = {name.partition("/")[2]: source.read(name) for name in names} if source else {}
+    if "mean" not in found or "variance" not in found:
+        return None
+    mean, variance = (found[name].ravel().astype(float) for name in ("mean", "variance"))
+    is_published = np.allclose(variance, IMAGENET[1], rtol=1e-3)
+    return tuple(mean.tolist()), tuple((variance if is_published else np.sqrt(variance)).tolist())
 
 
 def _config_name(config: Mapping[str, Any]) -> str:

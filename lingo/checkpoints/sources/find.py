@@ -14,6 +14,8 @@ from lingo.checkpoints.bundle import data_file
 from lingo.checkpoints.checkpoint import Checkpoint, open_sound
 from lingo.checkpoints.errors import CheckpointMismatch
 from lingo.checkpoints.manifest import MANIFEST
+from lingo.checkpoints.sources.keras_file import SUFFIXES as KERAS_SUFFIXES
+from lingo.checkpoints.sources.keras_file import KerasFile
 from lingo.checkpoints.sources.safetensors import INDEX_SUFFIX, SUFFIX, Safetensors
 from lingo.checkpoints.sources.weight_source import (
     Tensor,
@@ -36,7 +38,8 @@ _STATE = "state/"
 
 SUPPORTED = (
     "a run or checkpoint of lingo, a TensorFlow checkpoint (its prefix or directory),"
-    " a .safetensors file, its .index.json, or a directory of such files"
+    " a .safetensors file, its .index.json, a directory of such files, or a .keras or .h5 file of"
+    " Keras's"
 )
 
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80")  # of a zip file of PyTorch's, and of a plain pickle
@@ -100,6 +103,8 @@ def _open_foreign(path: Path) -> WeightSource:
         exists = path.exists()
     if tensors is not None:
         return Safetensors(tensors)
+    if path.suffix in KERAS_SUFFIXES and exists and not path.is_dir():
+        return KerasFile(path)
     prefix = prefix_of(path)
     if prefix is not None:
         return TfCheckpoint(prefix)

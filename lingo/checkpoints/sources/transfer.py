@@ -39,6 +39,7 @@ class TensorRead(NamedTuple):
     resize: tuple[Grid, Grid] | None = None
     num_kept: int = 0  # rows before the grid, which `resize` leaves as they are
     order: tuple[int, ...] = ()  # the tensor's axes in the order of the weight's; (): as they are
+    flip: int | None = None  # an axis of the ordered tensor that the weight has in reverse
     # The shape of `part` of the ordered tensor, which has the weight's elements; (): the weight's.
     form: tuple[int, ...] = ()
 
@@ -59,6 +60,7 @@ class TensorRead(NamedTuple):
         """Returns the weight, float32, made from the tensor's value, of any float type."""
         i, n = self.part
         value = value.transpose(self.order) if self.order else value
+        value = value if self.flip is None else np.flip(value, self.flip)
         if n > 1:
             size = value.shape[-1] // n
             value = value[..., i * size : (i + 1) * size]
@@ -86,6 +88,7 @@ class TensorRead(NamedTuple):
     def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """Returns the tensor made of all of its parts, as `undo` returns them, first to last."""
         value = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+        value = value if self.flip is None else np.flip(value, self.flip)
         value = value.transpose(np.argsort(self.order)) if self.order else value
         return np.ascontiguousarray(value).reshape(value.shape)
 
@@ -170,6 +173,7 @@ class Transfer:
         for weight, read in self.reads.items():
             tensor = self.source.tensors[read.name]
             how = ", axes reversed" if read.reverse else ""
+            how += f", axis {read.flip} reversed" if read.flip is not None else ""
             how += f", axes in the order {list(read.order)}" if read.order else ""
             how += f", part {read.part[0]} of {read.part[1]}" if read.part[1] > 1 else ""
             how += f", times {read.scale:g}" if read.scale != 1 else ""
