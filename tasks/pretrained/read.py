@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from lingo.checkpoints.sources.hugging_face import CONFIG
 from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
 from lingo.checkpoints.sources.weight_source import Tensor, UnusableSource, WeightSource
 from lingo.config.params import ParamError, Params
+from lingo.layers import Layer
 from tasks.hugging_face.read import read_object
 from tasks.image.task import ImageClassification
 from tasks.pretrained.architecture import (
@@ -70,16 +71,16 @@ class ImageModel(NamedTuple):
 def read_image_model(path: str, architecture: str = "") -> ImageModel:
     """Returns the classifier in a file or folder; raises ParamError if lingo has no such network.
 
-    `architecture` names the network; "": config.json in the folder names it.
+    `architecture` names the network; "": config.json in the folder names it, or else the tensors.
     """
     place = Path(os.path.expanduser(path))
     source = _open(place)
     tensors = source.tensors if source else {}
     config = read_config(place)
     name = architecture or _config_name(config)
-    if not name:
-        raise ParamError(_explain_unnamed(path, tensors))
-    found = find_architecture(name)
+    found = find_architecture(name) if name else _recognize(path, tensors)
+    if tensors:
+        _check_family(path, tensors, found)
     _check_config(config, found)
     settings = config.get("pretrained_cfg")
     settings = settings if isinstance(settings, Mapping) else {}
@@ -111,13 +112,16 @@ def read_config(place: Path) -> dict[str, Any]:
 
 
 def _open(place: Path) -> WeightSource | None:
-    """Opens the weights in a file or folder; returns None for a folder with config.json alone."""
+    """Opens the weights in a file or folder; returns None for a folder with config.json alone.
+
+    Raises ParamError if they cannot be used.
+    """
     try:
         return find_source(place, step=None, averages=False)
-    except UnusableSource:
-        if (place / CONFIG).is_file():  # reading the weights raises it again
+    except UnusableSource as error:
+        if place.is_dir() and read_config(place):  # reading the weights raises it again
             return None
-        raise
+        raise ParamError(str(error)) from None
 
 
 def _keras_levels(source: WeightSource | None) -> tuple[tuple[float, ...], ...] | None:
@@ -198,21 +202,37 @@ def _head_classes(tensors: Mapping[str, Tensor], found: Architecture) -> int | N
     return shape[-1] if len(shape) == 2 else None
 
 
-# ---- a file that does not say which network it has -----------------------------------------------
+# ---- networks by their tensors -------------------------------------------------------------------
 
 
-def _explain_unnamed(path: str, tensors: Mapping[str, Tensor]) -> str:
-    """Returns the message for a file without a name, with the networks whose tensors it has."""
-    fitting = [name for name in ARCHITECTURES if _fits(ARCHITECTURES[name], tensors)]
+def _recognize(path: str, tensors: Mapping[str, Tensor]) -> Architecture:
+    """Returns the network that has a file's tensors; raises ParamError if several or none have."""
+    fitting = _find_fitting(tensors)
     if not fitting:
-        return (
+        raise ParamError(
             f"{path} does not say which network it has, and no network that lingo knows has its"
             " tensors: name one by --architecture, such as timm.resnet50, to see what differs"
         )
-    return (
-        f"{path} does not say which network it has; its tensors are those of"
-        f" {' and '.join(fitting)}: name one, --architecture={fitting[0]}"
-    )
+    if len({one._replace(name="", library="timm") for one in fitting}) > 1:
+        raise ParamError(
+            f"{path} does not say which network it has; its tensors are those of"
+            f" {_names(fitting)}: name one, --architecture={fitting[0].name}"
+        )
+    return fitting[0]
+
+
+def _check_family(path: str, tensors: Mapping[str, Tensor], found: Architecture) -> None:
+    """Raises ParamError if a file has the tensors of other networks than the one that is named."""
+    if not _fits(found, tensors) and (fitting := _find_fitting(tensors)):
+        raise ParamError(f"{path} has the tensors of {_names(fitting)}, not those of {found.name}")
+
+
+def _find_fitting(tensors: Mapping[str, Tensor]) -> list[Architecture]:
+    return [one for one in ARCHITECTURES.values() if _fits(one, tensors)]
+
+
+def _names(architectures: Sequence[Architecture]) -> str:
+    return " and ".join(one.name for one in architectures)
 
 
 def _fits(architecture: Architecture, tensors: Mapping[str, Tensor]) -> bool:
@@ -220,7 +240,7 @@ def _fits(architecture: Architecture, tensors: Mapping[str, Tensor]) -> bool:
     num_classes = _head_classes(tensors, architecture)
     if num_classes is None:
         return False
-    task = build_task(architecture, num_classes=num_classes)
+    task = _build_task(architecture, num_classes)
     reads = ImageLayout.params(architecture=architecture.name).build().reads(weight_shapes(task))
     return all(
         read.name in tensors and read.part_shape(tensors[read.name].shape) == read.form
@@ -228,11 +248,11 @@ def _fits(architecture: Architecture, tensors: Mapping[str, Tensor]) -> bool:
     )
 
 
-def build_task(architecture: Architecture, *, num_classes: int, image_size: int | None = None):
-    """Returns a task with the network, for images of the published size by default."""
-    side = image_size or architecture.image_size
+def _build_task(architecture: Architecture, num_classes: int) -> Layer:
+    """Returns a task with the network, for images of the published size."""
+    side = architecture.image_size
     return ImageClassification.params(
-        model=architecture.model(num_classes=num_classes, image_size=side),
+        model=architecture.model(num_classes=num_classes),
         num_classes=num_classes,
         image_shape=(side, side, 3),
     ).build()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import re
 import zipfile
 from collections.abc import Collection, Iterator
@@ -110,7 +111,8 @@ def _open(path: Path, content: bytes | None) -> Iterator[Any]:
         raise
     except OSError as error:
         if error.errno is not None:
-            raise UnusableSource(f"{path} cannot be read: {error.strerror or error}.") from error
+            reason = os.strerror(error.errno)  # the library's own text is long
+            raise UnusableSource(f"{path} cannot be read: {reason}.") from error
         raise corrupt_source(path, printable(str(error))) from None
     except (KeyError, RuntimeError, ValueError) as error:
         raise corrupt_source(path, printable(str(error).strip("'\""))) from None
