@@ -105,9 +105,9 @@ def export_hugging_face(
 
     Args:
         experiment: the trained model's experiment.
-        weights: path of a single layer's weight -> float32 array.
+        weights: path of a single layer's weight -> float32 array of any shape.
         folder: the new folder, whose parent must exist.
-        states: the same as `weights` for moving statistics; None: there are none.
+        states: path of a single layer's moving statistic -> float32 array; None: no statistics.
         config: a folder whose config.json describes the model. None: the folder that the
             experiment's weights were imported from.
         dtype: the dtype of the weights in model.safetensors, which config.json records.

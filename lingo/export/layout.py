@@ -27,7 +27,7 @@ def layout_tensors(
     Args:
         layout: says which tensor each weight is read from.
         task: the trained task, with the layout's network.
-        arrays: path of a single layer's weight or state -> array.
+        arrays: path of a single layer's weight or state -> array of any shape.
 
     Raises:
         ParamError: if the network has a weight that the layout does not know.
@@ -46,7 +46,7 @@ def layout_tensors(
 def ignored_tensors(layout: WeightLayout, original: Path | None) -> dict[str, np.ndarray]:
     """Returns the tensors of the original file that no weight is read from, {} without the file.
 
-    They do not change results, but other programs may look for them.
+    They may have any shape. They do not change results, but other programs may look for them.
     """
     if original is None:
         return {}

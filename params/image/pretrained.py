@@ -30,10 +30,11 @@ def classifier(
 ):
     """An image classifier of timm, torchvision or Keras: its weights, and training that continues.
 
-    `path` is a .safetensors file of weights, or a folder with config.json as timm's models have it
-    on Hugging Face's hub. `architecture` is library.network, such as timm.resnet50; without it,
-    config.json names the network. Without a path, the network has random weights. lingo has the
-    ResNets 18 to 152, EfficientNets B0 to B7 and Vision Transformers of the three libraries.
+    `path` is a file of weights, .safetensors or Keras's .keras or .h5, or a folder with config.json
+    as timm's models have it on Hugging Face's hub. `architecture` is library.network, such as
+    timm.resnet50; without it, config.json names the network, or else the names and shapes of the
+    tensors tell it. Without a path, the network has random weights. lingo has the ResNets 18 to
+    152, EfficientNets B0 to B7 and Vision Transformers of the three libraries.
 
     `folder` has images in a folder per class; a tenth is held out. If it has other classes than the
     file, `new_head` starts a last layer for `num_classes` classes. Without a folder, scikit-learn's
@@ -43,8 +44,8 @@ def classifier(
     ResNet-50 has 25,557,032 weights. Expected result: the logits of timm and torchvision, to 1e-4,
     as tests show with random weights; no published weights were tried here.
 
-    lingo import --from=resnet50.safetensors --architecture=timm.resnet50 --run=runs/resnet50
-    lingo show --exp='image.pretrained.classifier(architecture="timm.resnet50")' --weights
+    lingo import --from=resnet50.safetensors --run=runs/resnet50
+    lingo show --exp=image.pretrained.classifier --set=exp.architecture=timm.resnet50 --weights
     """
     model = read_image_model(path, architecture) if path else _untrained(architecture)
     classes = num_classes or model.num_classes

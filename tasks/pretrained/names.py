@@ -22,7 +22,7 @@ class Leaf(NamedTuple):
     suffix: str
     order: tuple[int, ...] = ()  # as in `TensorRead`
     part: tuple[int, int] = (0, 1)  # as in `TensorRead`
-    ones: int = 0  # axes of size 1 that the ordered tensor has before those of the weight
+    ones: int = 0  # axes of size 1 in front of the weight's axes, in the ordered tensor
     num_kept: int = 0  # as in `TensorRead`
     flip: int | None = None  # as in `TensorRead`
     split: int | None = None  # an axis of the tensor that is this axis and the next of the weight

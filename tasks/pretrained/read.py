@@ -215,8 +215,8 @@ def _recognize(path: str, tensors: Mapping[str, Tensor]) -> Architecture:
         )
     if len({one._replace(name="", library="timm") for one in fitting}) > 1:
         raise ParamError(
-            f"{path} does not say which network it has; its tensors are those of"
-            f" {_names(fitting)}: name one, --architecture={fitting[0].name}"
+            f"{path} does not say which network it has; its tensors fit {_names(fitting)}: name"
+            f" one, --architecture={fitting[0].name}"
         )
     return fitting[0]
 
@@ -224,7 +224,7 @@ def _recognize(path: str, tensors: Mapping[str, Tensor]) -> Architecture:
 def _check_family(path: str, tensors: Mapping[str, Tensor], found: Architecture) -> None:
     """Raises ParamError if a file has the tensors of other networks than the one that is named."""
     if not _fits(found, tensors) and (fitting := _find_fitting(tensors)):
-        raise ParamError(f"{path} has the tensors of {_names(fitting)}, not those of {found.name}")
+        raise ParamError(f"{path} is no {found.name}: its tensors fit {_names(fitting)}")
 
 
 def _find_fitting(tensors: Mapping[str, Tensor]) -> list[Architecture]:

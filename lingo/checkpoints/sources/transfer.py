@@ -86,7 +86,7 @@ class TensorRead(NamedTuple):
         return value.T if self.reverse else value
 
     def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the tensor made of all of its parts, as `undo` returns them, first to last."""
+        """Returns the tensor, of any shape, made of all of its parts as `undo` returns them."""
         value = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
         value = value if self.flip is None else np.flip(value, self.flip)
         value = value.transpose(np.argsort(self.order)) if self.order else value

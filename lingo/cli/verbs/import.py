@@ -3,13 +3,14 @@
     lingo import --from=gpt2 --run=runs/gpt2
     lingo import --from=llama --run=runs/llama --set=exp.length=2048
     lingo import --from=gpt2 --run=runs/mine --exp=mine.py:tuned
-    lingo import --from=resnet50.safetensors --architecture=timm.resnet50 --run=runs/resnet50
+    lingo import --from=resnet50.safetensors --run=runs/resnet50
     lingo decode --run=runs/gpt2 --prompt="Once upon a time"
     lingo train --run=runs/gpt2
 
 --from is a folder with config.json, model.safetensors (or the index of several) and, for texts,
 tokenizer.json, as `git clone` of a model of Hugging Face's hub makes it. For an image classifier of
-timm, torchvision or Keras it may be a file of weights alone, whose network --architecture names.
+timm, torchvision or Keras it may be a file of weights alone; --architecture names the network if
+several have the same tensors.
 --exp names your own experiment, which must have an argument `path`, the folder or file, and read
 its weights by `init_from`.
 """

@@ -79,7 +79,7 @@ def test_a_file_without_a_name_is_recognized_unless_networks_with_its_tensors_di
     assert read_image_model(str(write())).architecture.name == RESNET  # timm's is the same
     name = "torchvision.efficientnet_b5"
     assert read_image_model(str(write(name))).architecture.name == name
-    with pytest.raises(ParamError, match=r"are those of timm.*b0 and timm.tf_efficientnet_b0: "):
+    with pytest.raises(ParamError, match=r"tensors fit timm.*b0 and timm.tf_efficientnet_b0: "):
         read_image_model(str(write("timm.efficientnet_b0")))
     with pytest.raises(ParamError, match="no network that lingo knows has its tensors"):
         read_image_model(str(write(**{HEAD: None})))
@@ -159,7 +159,7 @@ def test_values_that_are_not_finite_are_named(write: Write) -> None:
     "other", ["timm.resnet34", "timm.efficientnet_b0", "torchvision.vit_b_32", "keras.ResNet50"]
 )
 def test_a_file_of_another_network_is_refused(other: str, write: Write) -> None:
-    message = f"has the tensors of torchvision.resnet18 and timm.resnet18, not those of {other}$"
+    message = f"is no {other}: its tensors fit torchvision.resnet18 and timm.resnet18$"
     with pytest.raises(ParamError, match=message):
         read_image_model(str(write()), other)
 

@@ -146,7 +146,10 @@ def test_a_file_of_an_image_classifier_becomes_a_run_and_the_same_file_again(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--architecture=timm.resnet50",), f"has the tensors of {NETWORK} and timm.resnet18, not"),
+        (
+            ("--architecture=timm.resnet50",),
+            f"no timm.resnet50: its tensors fit {NETWORK} and timm",
+        ),
         (("--architecture=resnet18",), "Did you mean"),
         (("--set=exp.num_classes=3",), "--set=exp.new_head=true"),
         (("--exp=lm.source.tiny",), "path"),
