@@ -96,6 +96,18 @@ def test_centered_windows_equal_those_of_same_unless_a_stride_meets_an_even_size
     assert np.allclose(*found, atol=1e-5) == (size[0] % 2 == 1)
 
 
+@pytest.mark.parametrize("cls", ["Conv2D", "DepthwiseConv2D", "MaxPool"])
+def test_centered_windows_take_images_of_unknown_size(cls, draw) -> None:
+    fields = {"window": (3, 3)} if cls == "MaxPool" else {"dim": 3}
+    fields |= {"output_dim": 5} if cls == "Conv2D" else {}
+    layer = getattr(layers, cls).params(stride=2, padding="CENTERED", **fields).build()
+    weights = draw(layer)
+    spec = tf.TensorSpec([None, None, None, 3], tf.float32)
+    graph = tf.function(lambda x: apply(layer, weights, x)[0], [spec])
+    for x in (X, X[:, :6]):
+        np.testing.assert_allclose(graph(x), apply(layer, weights, x)[0], rtol=1e-5, atol=1e-5)
+
+
 def test_centered_windows_have_a_middle() -> None:
     for fields in ({"kernel": (3, 2)}, {"kernel": (4, 4)}):
         with pytest.raises(ParamError, match=r"padding=CENTERED with a window of \(\d, \d\): "):
