@@ -20,7 +20,6 @@ from lingo.checkpoints.sources.hugging_face import CONFIG
 from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
 from lingo.checkpoints.sources.weight_source import Tensor, UnusableSource, WeightSource
 from lingo.config.params import ParamError, Params
-from lingo.layers import Layer
 from tasks.hugging_face.read import read_object
 from tasks.image.task import ImageClassification
 from tasks.pretrained.architecture import (
@@ -79,11 +78,12 @@ def read_image_model(path: str, architecture: str = "") -> ImageModel:
     config = read_config(place)
     name = architecture or _config_name(config)
     found = find_architecture(name) if name else _recognize(path, tensors)
-    if tensors:
-        _check_family(path, tensors, found)
     _check_config(config, found)
     settings = config.get("pretrained_cfg")
     settings = settings if isinstance(settings, Mapping) else {}
+    image_size = _image_size(settings, found)
+    if tensors:
+        _check_family(path, tensors, found, image_size)
     levels = _keras_levels(source) or found.levels
     mean, std = (
         _numbers(settings, key, default)
@@ -96,7 +96,7 @@ def read_image_model(path: str, architecture: str = "") -> ImageModel:
         path,
         found,
         num_classes,
-        image_size=_image_size(settings, found),
+        image_size=image_size,
         mean=mean,
         std=std,
         crop=_crop(settings),
@@ -174,14 +174,15 @@ def _image_size(settings: Mapping[str, Any], found: Architecture) -> int:
 def _numbers(
     settings: Mapping[str, Any], key: str, default: tuple[float, ...]
 ) -> tuple[float, ...]:
-    """Returns a list of positive numbers in config.json, as many as in the default."""
+    """Returns a list of numbers in config.json, none below 0 and as many as in the default."""
     values = settings.get(key, default)
     if isinstance(values, list | tuple) and len(values) == len(default):
         numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
         if len(numbers) == len(default) and min(numbers) >= 0:
             return tuple(map(float, numbers))
     raise ParamError(
-        f"{CONFIG} has {key}={values!r:.80}, which is not a list of {len(default)} positive numbers"
+        f"{CONFIG} has {key}={values!r:.80}, which is not a list of {len(default)} numbers of at"
+        " least 0"
     )
 
 
@@ -221,38 +222,38 @@ def _recognize(path: str, tensors: Mapping[str, Tensor]) -> Architecture:
     return fitting[0]
 
 
-def _check_family(path: str, tensors: Mapping[str, Tensor], found: Architecture) -> None:
+def _check_family(
+    path: str, tensors: Mapping[str, Tensor], found: Architecture, image_size: int
+) -> None:
     """Raises ParamError if a file has the tensors of other networks than the one that is named."""
-    if not _fits(found, tensors) and (fitting := _find_fitting(tensors)):
+    if not _fits(found, tensors, image_size) and (fitting := _find_fitting(tensors)):
         raise ParamError(f"{path} is no {found.name}: its tensors fit {_names(fitting)}")
 
 
 def _find_fitting(tensors: Mapping[str, Tensor]) -> list[Architecture]:
-    return [one for one in ARCHITECTURES.values() if _fits(one, tensors)]
+    """Returns the networks whose tensors a file has, for images of the published size."""
+    return [one for one in ARCHITECTURES.values() if _fits(one, tensors, one.image_size)]
 
 
 def _names(architectures: Sequence[Architecture]) -> str:
     return " and ".join(one.name for one in architectures)
 
 
-def _fits(architecture: Architecture, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a file has the tensors of a network, by their names and shapes."""
+def _fits(architecture: Architecture, tensors: Mapping[str, Tensor], image_size: int) -> bool:
+    """Whether a file has the tensors of a network for images of a height and width.
+
+    Their names and shapes decide. The file may have further tensors.
+    """
     num_classes = _head_classes(tensors, architecture)
     if num_classes is None:
         return False
-    task = _build_task(architecture, num_classes)
+    task = ImageClassification.params(
+        model=architecture.model(num_classes=num_classes, image_size=image_size),
+        num_classes=num_classes,
+        image_shape=(image_size, image_size, 3),
+    ).build()
     reads = ImageLayout.params(architecture=architecture.name).build().reads(weight_shapes(task))
     return all(
         read.name in tensors and read.part_shape(tensors[read.name].shape) == read.form
         for read in reads.values()
     )
-
-
-def _build_task(architecture: Architecture, num_classes: int) -> Layer:
-    """Returns a task with the network, for images of the published size."""
-    side = architecture.image_size
-    return ImageClassification.params(
-        model=architecture.model(num_classes=num_classes),
-        num_classes=num_classes,
-        image_shape=(side, side, 3),
-    ).build()

@@ -42,7 +42,8 @@ SUPPORTED = (
     " Keras's"
 )
 
-_PICKLE_STARTS = (b"PK\x03\x04", b"\x80")  # of a zip file of PyTorch's, and of a plain pickle
+_PICKLE, _ZIP = b"\x80", b"PK\x03\x04"  # the first bytes of such files
+_PICKLE_NAME = b"/data.pkl"  # of the first file in a zip file of PyTorch's
 
 INDEX = ".index"
 STATE = "checkpoint"
@@ -125,7 +126,8 @@ def _is_pickle(path: Path) -> bool:
     if not path.is_file():
         return False
     with explain_read_errors(path), open(path, "rb") as file:
-        return file.read(4).startswith(_PICKLE_STARTS)
+        start = file.read(1024)
+    return start.startswith(_PICKLE) or (start.startswith(_ZIP) and _PICKLE_NAME in start)
 
 
 def _find_safetensors(path: Path) -> Path | None:

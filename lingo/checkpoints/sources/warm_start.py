@@ -97,7 +97,7 @@ class WarmStart(Configurable):
             if self.p.layout is not None and getattr(self.p, field):
                 raise ParamError(
                     f"{field}={getattr(self.p, field)!r} with layout={self.p.layout!r}: the layout"
-                    f" says how weights are read; leave out one of them"
+                    " says how weights are read; leave out one of the two"
                 )
         for field in ("transpose", "reshape", "layout", *_CHANGES):
             if self.p.slots and getattr(self.p, field):

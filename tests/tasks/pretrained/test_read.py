@@ -115,6 +115,20 @@ def test_positions_are_interpolated_for_images_of_another_size(write: Write) -> 
             np.testing.assert_array_equal(small[weight], value)
 
 
+def test_an_exported_network_for_another_size_is_read_again(write: Write) -> None:
+    """A table of more positions also fits another network, which is published for such images."""
+    name = "timm.vit_tiny_patch16_224"
+    table = np.zeros([1, 1 + 24 * 24, 192], "f")
+    file = write(name, pos_embed=table)
+    with pytest.raises(ParamError, match=r"its tensors fit timm.vit_tiny_patch16_384$"):
+        read_image_model(str(file), name)
+    config: dict[str, Any] = {"architecture": name.removeprefix("timm.")}
+    config |= {"model_args": {"img_size": 384}, "pretrained_cfg": {"input_size": [3, 384, 384]}}
+    (file.parent / "config.json").write_text(json.dumps(config))
+    assert read_image_model(str(file.parent)).image_size == 384
+    assert "model/layers/2/vectors" in open_transfer(file.parent, "").reads
+
+
 def test_another_number_of_classes_needs_a_new_head_that_is_asked_for(write: Write) -> None:
     file = write()
     with pytest.raises(ParamError, match=r"has 10 classes, but num_classes=3: .*new_head=true"):
@@ -171,19 +185,14 @@ def test_a_truncated_file_is_refused(write: Write) -> None:
         open_transfer(file)
 
 
-def _zip(file: pathlib.Path, **members: bytes) -> None:
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-
-
 @pytest.mark.parametrize("content", ["zip", "pickle"])
 def test_a_pickle_is_not_read_and_the_command_that_converts_it_is_told(
     content: str, tmp_path: pathlib.Path
 ) -> None:
     file = tmp_path / "resnet18.pth"
     if content == "zip":
-        _zip(file, data=b"")
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("resnet18/data.pkl", b"")
     else:
         file.write_bytes(b"\x80\x02}q\x00.")
     with pytest.raises(ParamError, match=r'is a pickle.* "resnet18.safetensors"\)') as caught:
