@@ -13,21 +13,24 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from lingo.checkpoints.sources.hugging_face import CONFIG
+from lingo.checkpoints.sources.layout import WeightLayout
 from lingo.checkpoints.sources.safetensors import import_safetensors
 from lingo.checkpoints.sources.warm_start import WarmStart
 from lingo.config import registry
+from lingo.config.base import regular_file
 from lingo.config.params import ParamError, Params, fields
 from lingo.config.text import flatten, render
 from lingo.contract import Experiment
 from lingo.data.files import DataError
 from lingo.data.hugging_face_tokenizer import LibraryTokenizer
+from lingo.export.layout import ignored_tensors, layout_config, layout_tensors
 from lingo.layers import path
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.pipeline import Pipeline
@@ -38,9 +41,13 @@ from lingo.layers.wrap.remat import Remat
 from lingo.storage.files import new_folder, storage_error
 
 PRETRAINED = "huggingface.pretrained_model"
-"""Name of the experiment that reads a model folder of the hub, for any supported architecture."""
+"""Name of the experiment that reads a model folder of transformers, of any supported type."""
+
+CLASSIFIER = "image.pretrained.classifier"
+"""Name of the experiment that reads an image classifier of timm, torchvision or Keras."""
 
 WEIGHTS = "model.safetensors"
+_MAX_CONFIG_BYTES = 4 << 20
 
 FloatType = Literal["float32", "bfloat16"]
 """The dtype of the written weights."""
@@ -48,9 +55,11 @@ FloatType = Literal["float32", "bfloat16"]
 _MAX_LINES = 10  # the largest number of differences that an error lists
 _EXECUTION_LAYERS = (Stack, Repeat, Pipeline, Remat)  # layers that only say how others are run
 _TRAINING_FIELDS = {  # fields that do not change what a trained model computes
+    "adapts_if_frozen",
     "balance_loss",
     "balance_scale",
     "blockwise",
+    "decay",
     "dispatch",
     "drop_path_rate",
     "dropout_form",
@@ -58,8 +67,26 @@ _TRAINING_FIELDS = {  # fields that do not change what a trained model computes
     "dtype",
     "init",
     "jitter",
+    "statistics_over",
     "z_loss",
+    "zero_init",
 }
+
+
+def find_experiment(place: Path, *, has_architecture: bool = False) -> str:
+    """Returns the name of lingo's experiment that reads a folder or file of another program.
+
+    It is the image classifiers' one for a file, for a folder whose config.json names an
+    `architecture`, as timm's do, or if the caller names one.
+    """
+    if has_architecture or not place.is_dir():
+        return CLASSIFIER
+    try:
+        content = json.loads(regular_file.read(place / CONFIG, max_bytes=_MAX_CONFIG_BYTES))
+    except (OSError, ValueError, RecursionError):  # the experiment reads it again, and tells it
+        return PRETRAINED
+    is_image = isinstance(content, dict) and isinstance(content.get("architecture"), str)
+    return CLASSIFIER if is_image and "model_type" not in content else PRETRAINED
 
 
 def export_hugging_face(
@@ -67,8 +94,10 @@ def export_hugging_face(
     weights: Mapping[str, np.ndarray],
     folder: Path,
     *,
+    states: Mapping[str, np.ndarray] | None = None,
     config: Path | None = None,
     dtype: FloatType = "float32",
+    class_names: Sequence[str] = (),
 ) -> None:
     """Writes config.json, model.safetensors and the tokenizer's files into a new folder.
 
@@ -76,11 +105,13 @@ def export_hugging_face(
 
     Args:
         experiment: the trained model's experiment.
-        weights: path of a single layer's weight -> float32 array.
+        weights: path of a single layer's weight -> float32 array of any shape.
         folder: the new folder, whose parent must exist.
+        states: path of a single layer's moving statistic -> float32 array; None: no statistics.
         config: a folder whose config.json describes the model. None: the folder that the
             experiment's weights were imported from.
         dtype: the dtype of the weights in model.safetensors, which config.json records.
+        class_names: names of a classifier's classes, which config.json gets.
 
     Raises:
         ParamError: if the folder exists, config.json is missing or describes another model, or
@@ -91,20 +122,62 @@ def export_hugging_face(
     if dtype not in (types := get_args(FloatType)):
         raise ParamError(f"{dtype=} is not one of {', '.join(types)}")
     import_safetensors()
-    source = _import_folder(experiment) if config is None else config
-    imported: Params = registry.get(PRETRAINED, [f"exp.path={str(source.absolute())!r}"]).params
-    _check_model(experiment.task, imported.task.build(), source / CONFIG)
-    warm_start = imported.init_from.build()
-    tensors = convert_weights(warm_start, weights, experiment.task.weights())
-    settings = json.loads((source / CONFIG).read_text())
-    names = {"dtype", "torch_dtype"} & {*settings} or {"dtype"}
-    settings |= dict.fromkeys(names, dtype)
-    files = _tokenizer_files(experiment)
+    own, arrays = experiment.init_from, {**weights, **(states or {})}
+    if config is None and own is not None and own.layout is not None:
+        original, layout = Path(os.path.expanduser(own.p.path)), own.layout
+        model = _convert_layout(experiment, layout, arrays, original, class_names)
+    else:
+        source = _import_folder(experiment) if config is None else config
+        place = f"exp.path={str(source.absolute())!r}"
+        imported: Params = registry.get(find_experiment(source), [place]).params
+        warm_start = imported.init_from.build()
+        if (layout := warm_start.layout) is not None:
+            model = _convert_layout(experiment, layout, arrays, source, class_names)
+        else:
+            _check_model(experiment.task, imported.task.build(), source / CONFIG)
+            tensors = convert_weights(warm_start, weights, experiment.task.weights())
+            model = _HubFiles(json.loads((source / CONFIG).read_text()), tensors)
+    _write(model, folder, dtype, _tokenizer_files(experiment))
+
+
+class _HubFiles(NamedTuple):
+    """What a model's folder has besides a tokenizer."""
+
+    settings: dict[str, Any]  # config.json
+    tensors: dict[str, np.ndarray]  # model.safetensors
+
+
+def _convert_layout(
+    experiment: Experiment,
+    layout: WeightLayout,
+    arrays: Mapping[str, np.ndarray],
+    original: Path,
+    class_names: Sequence[str],
+) -> _HubFiles:
+    """Returns the files of a model whose network a layout describes.
+
+    `original` is the file or folder of the import.
+    """
+    task = experiment.task
+    _check_model(task, layout.task(task).build(), repr(layout.p))
+    tensors = layout_tensors(layout, task, arrays) | ignored_tensors(layout, original)
+    return _HubFiles(layout_config(layout, task, original, class_names), tensors)
+
+
+def _write(
+    model: _HubFiles, folder: Path, dtype: FloatType, tokenizer: Mapping[str, bytes]
+) -> None:
+    """Writes a model's folder, with the tokenizer's files, name -> content."""
+    names = {"dtype", "torch_dtype"} & {*model.settings} or {"dtype"}
+    settings = model.settings | dict.fromkeys(names, dtype)
     with new_folder(folder) as partial:
-        for name, content in files.items():
+        for name, content in tokenizer.items():
             (partial / name).write_bytes(content)
         (partial / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
-        typed = {name: tensor.astype(dtype, copy=False) for name, tensor in tensors.items()}
+        typed = {
+            name: value.astype(dtype, copy=False) if value.dtype.kind == "f" else value
+            for name, value in model.tensors.items()
+        }
         _save(typed, partial / WEIGHTS)
         # the library makes files that only the owner can read
         shutil.copymode(partial / CONFIG, partial / WEIGHTS)
@@ -185,21 +258,22 @@ def _save(tensors: dict[str, np.ndarray], file: Path) -> None:
 # ---- whether config.json describes the model -----------------------------------------------------
 
 
-def _check_model(trained: Layer, described: Layer, file: Path) -> None:
+def _check_model(trained: Layer, described: Layer, source: Path | str) -> None:
     """Raises ParamError unless the trained and the described task have the same model.
 
-    `file` is the config.json of the described task, which the error names.
+    `source` is what describes a task, a config.json or another text; the error names it.
     """
     ours, theirs = _settings(trained), _settings(described)
+    there = f"in {source.name}" if isinstance(source, Path) else "there"
     lines = [
-        f"{where}: {ours.get(where, 'absent')}, but {theirs.get(where, 'absent')} in {CONFIG}"
+        f"{where}: {ours.get(where, 'absent')}, but {theirs.get(where, 'absent')} {there}"
         for where in sorted({*ours, *theirs})
         if ours.get(where) != theirs.get(where)
     ]
     if lines:
         more = [f"... and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
         text = "\n  ".join([*lines[:_MAX_LINES], *more])
-        raise ParamError(f"the model is not the one that {file} describes:\n  {text}")
+        raise ParamError(f"the model is not the one that {source} describes:\n  {text}")
 
 
 def _settings(task: Layer) -> dict[str, str]:

@@ -54,7 +54,7 @@ class Convolution(Layer):
     dim: int  # channels of the input
     kernel: tuple[int, ...]  # lengths of the window
     stride: int = 1  # from one window to the next, in all directions
-    padding: Padding = "SAME"  # SAME: zeros surround the image; VALID: nothing does
+    padding: Padding = "SAME"  # SAME and CENTERED: zeros surround the image; VALID: nothing does
     use_bias: bool = False  # whether b is added
     init: Initializer = FanIn.params(scale=2.0)  # of w; b starts at zero
 
@@ -159,7 +159,10 @@ class DepthwiseConv(DilatedConvolution):
         p = self.p
         if self.rank == 2 and current().rules is None:
             strides, dilations = [1, p.stride, p.stride, 1], [p.dilation, p.dilation]
-            y = tf.nn.depthwise_conv2d(x, w, strides, p.padding, dilations=dilations)
+            padding = self.windows().any_size_padding()
+            if not isinstance(padding, str):  # no gradient takes numbers on every device
+                x, padding = tf.pad(x, padding), "VALID"
+            y = tf.nn.depthwise_conv2d(x, w, strides, padding, dilations=dilations)
         else:
             y = sum_products(x, w, self.windows())
         return window.annotate_image(self.add_bias(y), p.axis)

@@ -31,9 +31,11 @@ from lingo.config.params import ParamError
 from lingo.layers.context import annotate, current
 from lingo.layers.residual import POSITION_AXES
 
-Padding = Literal["SAME", "VALID"]
+Padding = Literal["SAME", "VALID", "CENTERED"]
 """SAME: a window starts at every `stride`-th position, and zeros pad the image. VALID: windows lie
-inside the image, which is not padded."""
+inside the image, which is not padded. CENTERED: the middle of a window lies on positions 0, stride,
+2 * stride and so on, and zeros pad the image, as with PyTorch's `padding=k // 2`; for images only,
+and windows of odd lengths. With a stride of 1 or an odd size of the image, it equals SAME."""
 
 
 class Windows(NamedTuple):
@@ -50,7 +52,7 @@ class Windows(NamedTuple):
         Raises ParamError if no window fits into the image.
         """
         room = zip(image, self.extents(), strict=True)
-        starts = [size if self.padding == "SAME" else size - extent + 1 for size, extent in room]
+        starts = [size - extent + 1 if self.padding == "VALID" else size for size, extent in room]
         if min(starts) < 1:
             raise ParamError(
                 f"a window {self.extents()} does not fit into an image {list(image)}: take larger"
@@ -61,6 +63,16 @@ class Windows(NamedTuple):
     def extents(self) -> list[int]:
         """Returns the length of a window along each axis, skipped positions included."""
         return [(length - 1) * self.dilation + 1 for length in self.lengths]
+
+    def any_size_padding(self) -> str | list[tuple[int, int]]:
+        """Returns TensorFlow's padding argument for images [B, ..., C] of any size.
+
+        It is SAME or VALID, or the numbers of zeros before and after each axis. Zeros at the end
+        that no window reaches are included.
+        """
+        if self.padding != "CENTERED":
+            return self.padding
+        return [(0, 0), *[(extent // 2, extent // 2) for extent in self.extents()], (0, 0)]
 
     def padding_sizes(self, image: Sequence[int]) -> list[tuple[int, int]]:
         """Returns how many zeros pad each axis of an image, before and after it."""
@@ -80,18 +92,34 @@ class Windows(NamedTuple):
             return 0, 0
         last_start = (-(-size // self.stride) - 1) * self.stride
         total = max(last_start + self.extents()[axis] - size, 0)
-        return total // 2, total - total // 2
+        before = self.extents()[axis] // 2 if self.padding == "CENTERED" else total // 2
+        return before, max(total - before, 0)
 
 
 def check_kernel(p: Any) -> None:
-    """Raises ParamError if the fields `kernel`, `stride` or `dilation` of a layer are invalid.
+    """Raises ParamError if `kernel`, `stride`, `dilation` or `padding` of a layer is invalid.
 
-    They must be positive, and stride or dilation must be 1.
+    Numbers must be positive, and stride or dilation must be 1.
     """
     ranges.check_positive(p, "kernel", "stride", "dilation")
+    check_centered(p.padding, p.kernel)
     if p.stride > 1 and p.dilation > 1:
         raise ParamError(
             f"stride={p.stride} with dilation={p.dilation}: one of the two has to be 1"
+        )
+
+
+def check_centered(padding: Padding, lengths: Any) -> None:
+    """Raises ParamError if the padding is CENTERED and windows are not of odd lengths on images.
+
+    `lengths` is a window's height and width, or another shape, which is refused.
+    """
+    if padding != "CENTERED":
+        return
+    if not isinstance(lengths, tuple) or len(lengths) != 2 or any(n % 2 == 0 for n in lengths):
+        raise ParamError(
+            f"padding=CENTERED with a window of {lengths}: it is for images, and windows of an odd"
+            " height and width, which have a middle: take SAME"
         )
 
 
@@ -152,7 +180,7 @@ def map_windows(
     Args:
         x: images [B, ..., C], of any float type.
         compute: maps whole images and a padding to [B, ..., F], with a value per window. The
-            padding is SAME or VALID, or for images of rank 2 the numbers of zeros before and after
+            padding is SAME or VALID or, for images of rank 2 the numbers of zeros before and after
             each axis of x. Only 2D convolutions take numbers, so an axis of a volume stays whole
             unless SAME or VALID gives the right numbers.
         windows: the windows of `compute`.
@@ -165,7 +193,7 @@ def map_windows(
     if is_sequence:
         x = annotate_image(x, channels[0], whole=[True])
     if is_sequence or not is_split(x):
-        return annotate_image(compute(x, windows.padding), channels[1])
+        return annotate_image(compute(x, windows.any_size_padding()), channels[1])
     image = static_sizes(x)
     around = windows.padding_sizes(image)
     whole, padded = [False] * len(image), list(image)

@@ -325,7 +325,13 @@ class Trained:
         if call.format == "huggingface":
             source = None if call.config is None else Path(call.config).expanduser()
             export_hugging_face(
-                self.experiment, self.weights, folder, config=source, dtype=call.dtype
+                self.experiment,
+                self.weights,
+                folder,
+                states=LayerWeights(self._evaluation_state.state),
+                config=source,
+                dtype=call.dtype,
+                class_names=self.class_names,
             )
             return
         if self.experiment.runtime.join().count > 1:

@@ -72,7 +72,7 @@ def read_labels(folder: str | os.PathLike[str]) -> tuple[str, ...]:
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the content of `config.json` in a folder; raises ParamError if it cannot be read."""
-    return _read_object(_path(folder) / CONFIG)
+    return read_object(_path(folder) / CONFIG)
 
 
 def read_tokenizer(folder: str | os.PathLike[str], model: HubModel) -> Params | None:
@@ -90,7 +90,7 @@ def read_tokenizer(folder: str | os.PathLike[str], model: HubModel) -> Params | 
         return None
     tokenizer = HuggingFaceTokenizer.params(file=str(file), vocab_size=vocab_size)
     if has_tokenizer and model.start_id is not None:
-        tokenizer.start = _added_token(_read_object(file), model.start_id)
+        tokenizer.start = _added_token(read_object(file), model.start_id)
     return tokenizer
 
 
@@ -109,7 +109,7 @@ def read_word_pieces(folder: str | os.PathLike[str], vocab_size: int) -> Params:
             pad="[PAD]",
         )
     settings = path / TOKENIZER_CONFIG
-    found = _read_object(settings) if os.path.lexists(settings) else {}
+    found = read_object(settings) if os.path.lexists(settings) else {}
     return WordPieces.params(
         file=str(Path(folder) / VOCABULARY),
         vocab_size=vocab_size,
@@ -139,7 +139,8 @@ def _added_token(tokenizer: Mapping[str, Any], number: int) -> str:
     return ""
 
 
-def _read_object(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, Any]:
+    """Returns the object in a JSON file; raises ParamError if it cannot be read or is another."""
     try:
         data = regular_file.read(file, max_bytes=MAX_BYTES)
         if len(data) > MAX_BYTES:

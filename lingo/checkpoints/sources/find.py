@@ -14,6 +14,8 @@ from lingo.checkpoints.bundle import data_file
 from lingo.checkpoints.checkpoint import Checkpoint, open_sound
 from lingo.checkpoints.errors import CheckpointMismatch
 from lingo.checkpoints.manifest import MANIFEST
+from lingo.checkpoints.sources.keras_file import SUFFIXES as KERAS_SUFFIXES
+from lingo.checkpoints.sources.keras_file import KerasFile
 from lingo.checkpoints.sources.safetensors import INDEX_SUFFIX, SUFFIX, Safetensors
 from lingo.checkpoints.sources.weight_source import (
     Tensor,
@@ -36,8 +38,12 @@ _STATE = "state/"
 
 SUPPORTED = (
     "a run or checkpoint of lingo, a TensorFlow checkpoint (its prefix or directory),"
-    " a .safetensors file, its .index.json, or a directory of such files"
+    " a .safetensors file, its .index.json, a directory of such files, or a .keras or .h5 file of"
+    " Keras's"
 )
+
+_PICKLE, _ZIP = b"\x80", b"PK\x03\x04"  # the first bytes of such files
+_PICKLE_NAME = b"/data.pkl"  # of the first file in a zip file of PyTorch's
 
 INDEX = ".index"
 STATE = "checkpoint"
@@ -98,12 +104,30 @@ def _open_foreign(path: Path) -> WeightSource:
         exists = path.exists()
     if tensors is not None:
         return Safetensors(tensors)
+    if path.suffix in KERAS_SUFFIXES and exists and not path.is_dir():
+        return KerasFile(path)
     prefix = prefix_of(path)
     if prefix is not None:
         return TfCheckpoint(prefix)
+    if _is_pickle(path):
+        raise UnusableSource(
+            f"{path} is a pickle, as PyTorch writes it: reading it can run any code, so lingo does"
+            " not. Where PyTorch is installed, this converts it: python -c 'import torch;"
+            " from safetensors.torch import save_file;"
+            f' save_file(torch.load("{path.name}", weights_only=True), "{path.stem}{SUFFIX}")\''
+        )
     if exists:
         raise UnusableSource(f"{path} holds no weights that lingo can read: it reads {SUPPORTED}.")
     raise UnusableSource(f"{path} does not exist. init_from.path takes {SUPPORTED}.")
+
+
+def _is_pickle(path: Path) -> bool:
+    """Returns whether a path is a file as `torch.save` writes it."""
+    if not path.is_file():
+        return False
+    with explain_read_errors(path), open(path, "rb") as file:
+        start = file.read(1024)
+    return start.startswith(_PICKLE) or (start.startswith(_ZIP) and _PICKLE_NAME in start)
 
 
 def _find_safetensors(path: Path) -> Path | None:

@@ -37,20 +37,38 @@ class TensorRead(NamedTuple):
     offset: float = 0.0  # number to add, after `scale`
     # The grids whose points the first axis lists: (the tensor's, the weight's).
     resize: tuple[Grid, Grid] | None = None
+    num_kept: int = 0  # rows before the grid, which `resize` leaves as they are
+    order: tuple[int, ...] = ()  # the tensor's axes in the order of the weight's; (): as they are
+    flip: int | None = None  # an axis of the ordered tensor that the weight has in reverse
+    # The shape of `part` of the ordered tensor, which has the weight's elements; (): the weight's.
+    form: tuple[int, ...] = ()
+
+    def ordered_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns a tensor's shape with its axes in `order`; the shape itself if they do not fit.
+
+        A tensor of another rank has no such order, so its shape differs from `form` in any case.
+        """
+        fits_order = self.order and len(shape) == len(self.order)
+        return tuple(shape[axis] for axis in self.order) if fits_order else tuple(shape)
 
     def part_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of `part` of a tensor, given the tensor's shape."""
+        shape = self.ordered_shape(shape)
         return (*shape[:-1], shape[-1] // self.part[1]) if shape else ()
 
     def change(self, value: np.ndarray) -> np.ndarray:
         """Returns the weight, float32, made from the tensor's value, of any float type."""
         i, n = self.part
+        value = value.transpose(self.order) if self.order else value
+        value = value if self.flip is None else np.flip(value, self.flip)
         if n > 1:
             size = value.shape[-1] // n
             value = value[..., i * size : (i + 1) * size]
         value = value.T if self.reverse else value
         if self.resize is not None:
-            value = resize_grid(value, *self.resize)
+            value = value.reshape(value.shape[-2:])
+            kept, grid = value[: self.num_kept], value[self.num_kept :]
+            value = np.concatenate([kept, resize_grid(grid, *self.resize)])
         value = value.reshape(self.shape)
         if self.scale != 1 or self.offset:
             value = (value.astype(np.float64) * self.scale + self.offset).astype(np.float32)
@@ -59,12 +77,20 @@ class TensorRead(NamedTuple):
     def undo(self, weight: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """Inverts `change` without `resize`: returns the tensor or its `part`, float32.
 
-        `shape` is the weight's shape with the tensor's split or merged axes, before `reverse`.
+        `shape` is the weight's shape with the tensor's split or merged axes, before `reverse`. The
+        axes of the result are in `order`; `join` undoes this.
         """
         if self.scale != 1 or self.offset:
             weight = ((weight.astype(np.float64) - self.offset) / self.scale).astype(np.float32)
         value = weight.reshape(shape)
         return value.T if self.reverse else value
+
+    def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns the tensor, of any shape, made of all of its parts as `undo` returns them."""
+        value = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+        value = value if self.flip is None else np.flip(value, self.flip)
+        value = value.transpose(np.argsort(self.order)) if self.order else value
+        return np.ascontiguousarray(value).reshape(value.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +173,8 @@ class Transfer:
         for weight, read in self.reads.items():
             tensor = self.source.tensors[read.name]
             how = ", axes reversed" if read.reverse else ""
+            how += f", axis {read.flip} reversed" if read.flip is not None else ""
+            how += f", axes in the order {list(read.order)}" if read.order else ""
             how += f", part {read.part[0]} of {read.part[1]}" if read.part[1] > 1 else ""
             how += f", times {read.scale:g}" if read.scale != 1 else ""
             how += f", plus {read.offset:g}" if read.offset else ""

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from lingo.checkpoints.errors import CheckpointMismatch
 from lingo.checkpoints.sources.find import SLOTS, find_source
+from lingo.checkpoints.sources.layout import WeightLayout
 from lingo.checkpoints.sources.transfer import Grid, TensorRead, Transfer, fits, grid_text
 from lingo.checkpoints.sources.weight_source import FLOATS, Tensor, WeightSource, printable
 from lingo.config import ranges
@@ -73,6 +74,8 @@ class WarmStart(Configurable):
     # Pattern -> (source's grid, model's grid) of position embeddings, which are interpolated.
     resize: dict[str, tuple[Grid, Grid]] = {}
     partial: bool = False  # whether weights that the source lacks get their usual initial values
+    # The names and forms of all tensors, in place of the fields from `rename` to `offset`.
+    layout: WeightLayout | None = None
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "step")
@@ -90,7 +93,13 @@ class WarmStart(Configurable):
                     f"resize[{pattern!r}]={(old, new)}: ((14, 14), (24, 24)) are the grids of"
                     " patches in the source and in the model"
                 )
-        for field in ("transpose", "reshape", *_CHANGES):
+        for field in ("rename", "transpose", "reshape", "parts", "scale", "offset"):
+            if self.p.layout is not None and getattr(self.p, field):
+                raise ParamError(
+                    f"{field}={getattr(self.p, field)!r} with layout={self.p.layout!r}: the layout"
+                    " says how weights are read; leave out one of the two"
+                )
+        for field in ("transpose", "reshape", "layout", *_CHANGES):
             if self.p.slots and getattr(self.p, field):
                 raise ParamError(
                     f"slots=true reads slots as they are, and {field}={getattr(self.p, field)!r}"
@@ -102,6 +111,9 @@ class WarmStart(Configurable):
                     f"rename[{pattern!r}]={template!r} is not a name; in quotes on a command line a"
                     r" backslash is doubled: '\\1' is the first group"
                 )
+
+    def setup(self) -> None:
+        self.layout = self.p.layout and self.p.layout.build()
 
     def check_weights(self, names: Sequence[str]) -> None:
         """Raises ParamError if patterns or templates do not fit the weights of a model."""
@@ -116,7 +128,7 @@ class WarmStart(Configurable):
                 raise ParamError(
                     f"{hidden[0]!r} matches only weights that earlier patterns match: put it first"
                 )
-            for name in names:
+            for name in [] if self.layout else names:
                 self.source_name(name)
         if not self._select_weights(names):
             raise ParamError("init_from.only and init_from.skip leave no weight to read")
@@ -144,6 +156,8 @@ class WarmStart(Configurable):
             raise CheckpointMismatch(_describe_no_match(source, names))
         used = {read.name for read in reads.values()}
         lines = [] if p.partial else list(_describe_missing(source, absent, used))
+        if self.layout is not None:
+            lines += self._foreign_tensors(source, shapes)
         for weight, read in reads.items():
             if line := self._difference(source.tensors[read.name], weight, read):
                 lines.append(line)
@@ -162,16 +176,17 @@ class WarmStart(Configurable):
 
     def reads(self, shapes: Mapping[str, Shape]) -> dict[str, TensorRead]:
         """Returns weight -> how it is read; `shapes` has weights that the source must all have."""
-        return {name: self._read(name, shapes[name]) for name in self._select_weights(shapes)}
+        names = self._select_weights(shapes)
+        if self.layout is None:
+            return {name: self._read(name, shapes[name]) for name in names}
+        reads = self.layout.reads({name: shapes[name] for name in names})
+        return {
+            name: read._replace(resize=self._change("resize", name)) for name, read in reads.items()
+        }
 
     def _read(self, weight: str, shape: Shape) -> TensorRead:
         """Returns how a weight is read."""
-        changes = {
-            field: next(
-                (v for k, v in getattr(self.p, field).items() if re.fullmatch(k, weight)), d
-            )
-            for field, d in _CHANGES.items()
-        }
+        changes = {field: self._change(field, weight) for field in _CHANGES}
         reverse = bool(match_patterns(self.p.transpose, weight))
         name = self.source_name(weight)
         return TensorRead(
@@ -183,6 +198,20 @@ class WarmStart(Configurable):
             changes["offset"],
             changes["resize"],
         )
+
+    def _change(self, field: str, weight: str) -> Any:
+        """Returns the value of the field's first pattern that matches a weight, or the default."""
+        patterns = getattr(self.p, field).items()
+        return next((v for k, v in patterns if re.fullmatch(k, weight)), _CHANGES[field])
+
+    def _foreign_tensors(self, source: WeightSource, shapes: Mapping[str, Shape]) -> list[str]:
+        """Returns a line per tensor of the source that the layout's network does not have."""
+        known = {read.name for read in self.layout.reads(shapes).values()} if self.layout else set()
+        return [
+            f"unknown {printable(name)}: the network has no such tensor"
+            for name in source.tensors
+            if name not in known and not (self.layout and self.layout.is_ignored(name))
+        ]
 
     def _select_weights(self, names: Collection[str]) -> list[str]:
         """Returns the names that `only` and `skip` select."""
@@ -205,26 +234,23 @@ class WarmStart(Configurable):
         if tensor.dtype not in FLOATS:
             dtype = printable(tensor.dtype)
             return f"dtype {name}: {dtype} in the source, but {', '.join(FLOATS)} are read"
-        if (n := read.part[1]) > 1 and (not tensor.shape or tensor.shape[-1] % n):
+        ordered = read.ordered_shape(tensor.shape)
+        if (n := read.part[1]) > 1 and (not ordered or ordered[-1] % n):
             return f"shape {name}: {list(tensor.shape)} in the source has no {n} equal parts"
         shape = read.part_shape(tensor.shape)
         shape = shape[::-1] if read.reverse else shape
         if read.resize is not None:
             old, new = read.resize
-            if shape[:1] != (math.prod(old),):
+            shape = shape[-2:] if read.form else shape
+            if shape[:1] != (read.num_kept + math.prod(old),):
                 grid = grid_text(old)
                 return f"shape {name}: {list(tensor.shape)} in the source, not a grid of {grid}"
-            shape = (math.prod(new), *shape[1:])
+            shape = (read.num_kept + math.prod(new), *shape[1:])
+        elif shape == read.form:
+            return ""
         if shape == read.shape or (self.p.reshape and fits(shape, read.shape)):
             return ""
-        hint = "; transpose names it" if read.reverse else ""
-        hint += f"; resize makes a grid of {grid_text(read.resize[1])}" if read.resize else ""
-        if fits(shape, read.shape):
-            hint += "; reshape=true would read it"
-        elif fits(shape[::-1], read.shape):
-            hint += "; it should not" if read.reverse else "; transpose could name it"
-        elif shape[1:] == read.shape[1:] and len(shape) == 2 and not read.resize:
-            hint += "; if these are positions in an image, resize would read them"
+        hint = _shape_hint(shape, read) if self.layout is None else ""
         return (
             f"shape {name}: {list(tensor.shape)} in the source, {list(read.shape)} in the model"
             f"{hint}"
@@ -266,6 +292,19 @@ def _check_slots(source: WeightSource, reads: Mapping[tuple[str, str], TensorRea
 
 
 # ---- error messages ------------------------------------------------------------------------------
+
+
+def _shape_hint(shape: Shape, read: TensorRead) -> str:
+    """Returns which field could read a tensor of another shape than the weight's; "" if none."""
+    hint = "; transpose names it" if read.reverse else ""
+    hint += f"; resize makes a grid of {grid_text(read.resize[1])}" if read.resize else ""
+    if fits(shape, read.shape):
+        hint += "; reshape=true would read it"
+    elif fits(shape[::-1], read.shape):
+        hint += "; it should not" if read.reverse else "; transpose could name it"
+    elif shape[1:] == read.shape[1:] and len(shape) == 2 and not read.resize:
+        hint += "; if these are positions in an image, resize would read them"
+    return hint
 
 
 def _describe_no_match(source: WeightSource, names: Mapping[str, str]) -> str:

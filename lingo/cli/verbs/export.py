@@ -16,7 +16,8 @@ differed, and has the digests of all files, which --verify compares.
 
 --format=huggingface writes config.json, model.safetensors and, if the run has one, tokenizer.json,
 like models of Hugging Face's hub. The config.json comes from the folder from which the run was
-imported, or from the folder that --config names, and must describe the model. The new folder
+imported, or from the folder that --config names, and must describe the model. For an image
+classifier of timm, torchvision or Keras, the tensors have that library's names. The new folder
 appears only when it is complete, and no folder is overwritten.
 """
 

@@ -6,7 +6,7 @@ Axes: B batch, C channels, G groups of neighbouring examples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
@@ -20,6 +20,9 @@ from lingo.ops.shape import size_of, sizes_of
 
 # up to this many groups are normalized one by one by a fused kernel, more by one formula for all
 _MOST_KERNELS = 16
+
+
+Moment = Literal["mean_square", "variance"]
 
 
 class Groups(NamedTuple):
@@ -51,7 +54,9 @@ class BatchNorm(Norm):
     step's whole batch, as in GPipe (Huang et al. 2019, sec. 2.2); the variance is E[x^2] - E[x]^2.
     E[x] and E[x^2] are sums over examples, so their averages are exact however a batch is split.
     The usual moving average of the batches' variances is not, and it lacks the variance of the
-    batches' means.
+    batches' means. `moving_moment="variance"` keeps the average of the groups' variances, as Keras
+    and PyTorch do, so that their weights can be read and written bit for bit; it is as exact as the
+    groups are. (PyTorch's variance divides by one less than the number of values.)
 
     If gamma and beta are frozen (`Frozen`), the layer uses its moving averages in training, too,
     and does not update them, so that a frozen layer always computes the same function. With
@@ -64,6 +69,7 @@ class BatchNorm(Norm):
     States:
         moving_mean: [C], the moving average of x; initially zeros.
         moving_mean_square: [C], the moving average of x^2; initially ones.
+        moving_variance: [C], in its place with `moving_moment="variance"`; initially ones.
     """
 
     epsilon: float = 1e-5  # added to the variance
@@ -71,6 +77,7 @@ class BatchNorm(Norm):
     # number of examples in a group; None: all examples of a call are one group
     statistics_over: int | None = None
     zero_init: bool = False  # whether gamma starts at zero, as at the end of a residual branch
+    moving_moment: Moment = "mean_square"  # the second moving average: of x^2, or of variances
     # whether a frozen layer, too, uses the batch's statistics and updates the moving averages
     adapts_if_frozen: bool = False
 
@@ -88,7 +95,8 @@ class BatchNorm(Norm):
         self.gamma = self.weight("gamma", shape, axes=(None,), init=init, dtype="float32")
         self.beta = self.weight("beta", shape, axes=(None,), init=ZEROS, dtype="float32")
         self.moving_mean = self.state("moving_mean", shape, decay=decay)
-        self.moving_mean_square = self.state("moving_mean_square", shape, decay=decay, init=ONES)
+        second = f"moving_{self.p.moving_moment}"
+        setattr(self, second, self.state(second, shape, decay=decay, init=ONES))
 
     def __call__(self, x: tf.Tensor, *, scale: tf.Tensor | None = None) -> tf.Tensor:
         """Normalizes each channel of x, [B, ..., C], any float type; statistics are float32.
@@ -105,8 +113,7 @@ class BatchNorm(Norm):
             y, moments = (self._by_kernel if _has_kernel(groups) else self._by_formula)(x, groups)
             self._update_averages(groups, moments)
         else:
-            mean = self.moving_mean
-            variance = tf.maximum(self.moving_mean_square - tf.square(mean), 0.0)
+            mean, variance = self.moving_mean, self._moving_variance()
             factor = tf.math.rsqrt(variance + self.p.epsilon) * self.gamma
             if scale is None:
                 y = (x - mean) * factor + self.beta
@@ -125,6 +132,12 @@ class BatchNorm(Norm):
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
         size = self.p.statistics_over
         return BatchRequirements(examples_together=size or 1, examples_counted=size or 0)
+
+    def _moving_variance(self) -> tf.Tensor:
+        """Returns the variance that is used outside training, float32 [C], not negative."""
+        if self.p.moving_moment == "variance":
+            return self.moving_variance
+        return tf.maximum(self.moving_mean_square - tf.square(self.moving_mean), 0.0)
 
     def _group(self, x: tf.Tensor) -> Groups:
         batch, replicas = size_of(x, 0), context.current().replicas
@@ -181,12 +194,15 @@ class BatchNorm(Norm):
         return tf.reshape(y, [batch, *rest]), Moments(*moments)
 
     def _update_averages(self, groups: Groups, moments: Moments) -> None:
-        """Adds E[x] and E[x^2] over the call's examples to the moving averages.
+        """Adds E[x], and E[x^2] or the variance, over the call's examples to the moving averages.
 
         The weight is the number of examples.
         """
-        square = moments.variance + tf.square(moments.mean)
-        for name, value in (("moving_mean", moments.mean), ("moving_mean_square", square)):
+        second = moments.variance
+        if self.p.moving_moment == "mean_square":
+            second += tf.square(moments.mean)
+        names = ("moving_mean", f"moving_{self.p.moving_moment}")
+        for name, value in zip(names, (moments.mean, second), strict=True):
             total = tf.cast(groups.size, tf.float32) * tf.reduce_sum(value, axis=0)
             self.batch_statistic(name, total, groups.count * groups.size)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
@@ -25,7 +26,8 @@ class Conv2D(Conv):
     """A 2D convolution.
 
     With padding SAME, zeros surround the image and the result has height ceil(H / stride); with
-    VALID, windows lie inside the image. Initial weights have variance 2 / (kh kw C), which
+    CENTERED, too, and the middles of windows lie at 0, stride and so on, as in PyTorch; with VALID,
+    windows lie inside the image. Initial weights have variance 2 / (kh kw C), which
     preserves the variance of activations after a ReLU (He et al. 2015, eq. 10). Inputs are
     [B, H, W, C], and results are [B, H', W', F].
 
@@ -85,7 +87,7 @@ class SeparableConv2D(Layer):
     kernel: tuple[int, int] = (3, 3)  # height and width of the window
     stride: int = 1  # from one window to the next, in both directions
     dilation: int = 1  # from one position of a window to the next
-    padding: Padding = "SAME"  # SAME: zeros surround the image; VALID: nothing does
+    padding: Padding = "SAME"  # SAME and CENTERED: zeros surround the image; VALID: nothing does
     use_bias: bool = False  # whether the 1x1 convolution has a bias
     # the first convolution; its initial variance is for a layer that no ReLU follows
     depthwise: DepthwiseConv2D = DepthwiseConv2D.params(init=FanIn)
@@ -141,7 +143,7 @@ class TransposedConv2D(Convolution):
     output_dim: int  # channels of the output
     kernel: tuple[int, int] = (3, 3)  # height and width of the window
     stride: int = 2  # from one window to the next, in both directions
-    padding: Padding = "SAME"  # whether windows are cut off at the border
+    padding: Literal["SAME", "VALID"] = "SAME"  # whether windows are cut off at the border
     init: Initializer = FanIn.params(scale=8.0)  # of w; b starts at zero
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 

@@ -5,6 +5,7 @@ Axes: B batch, H height, W width, C channels, T patches, D model width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -85,7 +86,8 @@ class ClassToken(Layer):
     """Puts a trained vector, the same for all images, before the patches.
 
     Attention lets this vector collect the content of the image (Dosovitskiy et al. 2021, eq. 1).
-    Departs from the paper: no position encoding is added to the vector.
+    In the paper the vector has a position encoding: `LearnedImagePositions(num_tokens=1)` after
+    this layer adds it.
 
     Weights:
         token: [D], initially zeros.
@@ -171,14 +173,21 @@ class ImagePositions(Layer, interface=True):
         """Returns the vectors of all patches, [T, D], row after row of the grid."""
         raise NotImplementedError(f"{type(self).__name__} has no table")
 
+    def num_vectors(self) -> int:
+        """Returns T, the number of vectors in the table."""
+        return math.prod(self.p.grid)
+
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns x plus the positions' vectors, in the layer's dtype, for patches x [B, T, D].
 
         Raises ParamError if T is not the number of patches in the grid.
         """
-        height, width = self.p.grid
-        if x.shape[1] != height * width:
-            raise ParamError(f"{x.shape[1]} patches, but grid={self.p.grid} has {height * width}")
+        if x.shape[1] != self.num_vectors():
+            tokens = self.num_vectors() - math.prod(self.p.grid)
+            more = f" and num_tokens={tokens}" if tokens else ""
+            raise ParamError(
+                f"{x.shape[1]} patches, but grid={self.p.grid}{more} has {self.num_vectors()}"
+            )
         return tf.cast(x, self.p.dtype) + tf.cast(self.table(), self.p.dtype)
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -218,15 +227,25 @@ class SinusoidImagePositions(ImagePositions):
 class LearnedImagePositions(ImagePositions):
     """Adds a trained vector for each position in the grid (Dosovitskiy et al. 2021, sec. 3.1).
 
+    With `num_tokens`, vectors that stand before the patches, such as a class token, get one, too.
+
     Weights:
-        vectors: [T, D], of initial variance 1/D.
+        vectors: [num_tokens + rows * columns, D], of initial variance 1/D; tokens come first.
     """
 
+    num_tokens: int = 0  # vectors before the patches that have a position of their own
     init: Initializer = FanIn  # of the vectors
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_not_negative(self.p, "num_tokens")
+
+    def num_vectors(self) -> int:
+        return self.p.num_tokens + super().num_vectors()
 
     def setup(self) -> None:
         p = self.p
-        shape, axes, init = [p.grid[0] * p.grid[1], p.dim], (None, "embed"), p.init.build()
+        shape, axes, init = [self.num_vectors(), p.dim], (None, "embed"), p.init.build()
         self.vectors = self.weight("vectors", shape, axes=axes, init=init, fan_in=p.dim)
 
     def table(self) -> tf.Tensor:

@@ -11,12 +11,14 @@ from typing import ClassVar
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
+from lingo.config.params import ParamError
 from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.layers.window import (
     Padding,
     Windows,
     annotate_image,
+    check_centered,
     is_split,
     num_parts_of,
     split_again,
@@ -31,7 +33,8 @@ class Pool(Layer, interface=True):
 
     window: tuple[int, int] = (2, 2)  # height and width of a window
     stride: int = 2  # from one window to the next, in both directions
-    padding: Padding = "SAME"  # SAME: windows may reach over the border; VALID: they may not
+    # SAME and CENTERED: windows may reach over the border; VALID: they may not
+    padding: Padding = "SAME"
 
     num_indices: ClassVar[int] = 0
     """How many numbers per result the gradient keeps, to find where in its window the result was.
@@ -40,6 +43,7 @@ class Pool(Layer, interface=True):
 
     def check(self) -> None:
         ranges.check_positive(self.p, "window", "stride")
+        check_centered(self.p.padding, self.p.window)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', C], in the layer's dtype, for images x [B, H, W, C]."""
@@ -76,11 +80,19 @@ class MaxPool(Pool):
         # Not tf.nn.max_pool2d: in a loop, TensorFlow computes some of its gradients with oneDNN and
         # others without. Which ones changes from trace to trace, and oneDNN rounds differently.
         window, stride = [1, *p.window, 1], [1, p.stride, p.stride, 1]
-        return tf.raw_ops.MaxPoolV2(input=x, ksize=window, strides=stride, padding=p.padding)
+        padding = self._windows().any_size_padding()
+        if not isinstance(padding, str):
+            x, padding = tf.pad(x, padding, constant_values=x.dtype.min), "VALID"
+        return tf.raw_ops.MaxPoolV2(input=x, ksize=window, strides=stride, padding=padding)
 
 
 class AveragePool(Pool):
     """Average pooling: the mean over the part of each window that lies in the image."""
+
+    def check(self) -> None:
+        super().check()
+        if self.p.padding == "CENTERED":
+            raise ParamError("padding=CENTERED is for MaxPool: AveragePool takes SAME or VALID")
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         p = self.p

@@ -171,7 +171,8 @@ def resnet(
         operations, v1.5      3.63 G      7.33 G      8.18 G     15.60 G     23.03 G
 
     Convolutions have no bias. SAME padding adds to the end of an image first, as in TensorFlow, so
-    that windows of stride 2 lie elsewhere than in PyTorch if height or width is even.
+    that windows of stride 2 lie elsewhere than in PyTorch if height or width is even. In PyTorch
+    they lie as with `padding="CENTERED"` of all `Conv2D` and `MaxPool`.
 
     Args:
         num_layers: 14, 18, 34, 50, 101 or 152.

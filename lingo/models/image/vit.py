@@ -43,6 +43,7 @@ SIZES = {
     "S": Encoder(384, 12, 6),
     "B": Encoder(768, 12, 12),
     "L": Encoder(1024, 24, 16),
+    "H": Encoder(1280, 32, 16),
 }
 """Name -> sizes (Dosovitskiy et al. 2021, table 1; Ti and S from Touvron et al. 2021, table 1).
 
@@ -58,36 +59,48 @@ def vit(
     patch: int = 16,
     positions: Literal["sinusoid", "learned"] = "sinusoid",
     pooling: Pooling = "mean",
+    token_position: bool = False,
     hidden_dim: int | None = None,
 ) -> list[Params]:
     """Returns the layers of a Vision Transformer, in order: from images [B, H, W, C] to logits.
 
     They are the embedding of patches, their positions, a pre-norm encoder, a last normalization,
-    and the head. The defaults are from Beyer et al. (2022); `positions="learned", pooling="first"`
-    is close to the original ViT, whose class token also had a position. With 1000 classes and
+    and the head. The defaults are from Beyer et al. (2022); the original ViT has
+    `positions="learned", pooling="first", token_position=True`. With 1000 classes and
     images of 224 x 224, ViT-S/16 has 21,974,632 weights, and 22,122,472 with `hidden_dim=384`.
 
     Args:
-        size: XXS, Ti, S, B or L.
+        size: XXS, Ti, S, B, L or H.
         num_classes: number of labels.
         image_shape: (H, W, C) of the images.
         patch: height and width of a patch, in pixels, a divisor of H and W.
         positions: computed from sines and cosines, or trained.
         pooling: whether the head takes the mean of all patches, or a class token.
+        token_position: whether the class token, too, has a trained position.
         hidden_dim: width of a hidden layer of the head; None: the head is linear.
 
     Raises:
-        ParamError: if there is no such size, or patches do not fill the images.
+        ParamError: if there is no such size, patches do not fill the images, or `token_position`
+            is set without a class token and learned positions.
     """
     if size not in SIZES:
         raise ParamError(f"{size=} is not one of {', '.join(SIZES)}")
     if positions not in POSITIONS:
         raise ParamError(f"{positions=} is not one of {', '.join(POSITIONS)}")
+    if token_position and (pooling != "first" or positions != "learned"):
+        raise ParamError(
+            f"{token_position=} is for pooling='first' with positions='learned', got {pooling=},"
+            f" {positions=}"
+        )
     dim, *image = SIZES[size].dim, *image_shape[:2]
+    added = [POSITIONS[positions].params(dim=dim, grid=patch_grid(image, patch))]
+    if token_position:
+        added[0].num_tokens = 1
+    if pooling == "first":
+        added.insert(0 if token_position else 1, ClassToken.params(dim=dim))
     return [
         PatchEmbedding.params(dim=image_shape[2], output_dim=dim, patch=patch),
-        POSITIONS[positions].params(dim=dim, grid=patch_grid(image, patch)),
-        *([ClassToken.params(dim=dim)] if pooling == "first" else []),
+        *added,
         encoder_stack(SIZES[size]),
         LayerNorm.params(dim=dim),
         PatchHead.params(dim=dim, num_classes=num_classes, pooling=pooling, hidden_dim=hidden_dim),

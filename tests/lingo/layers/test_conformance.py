@@ -470,6 +470,20 @@ DECODER = nn.TransformerLayer.params(
 )
 # further forms of a class, whose computations are others
 FORMS: dict[str, Case] = {
+    "BatchNorm, variances": stacked(
+        nn.BatchNorm.params(dim=D, statistics_over=1, moving_moment="variance")
+    ),
+    "Conv2D, centered": Case(
+        nn.Conv2D.params(dim=D, output_dim=4, stride=2, padding="CENTERED"), IMAGES
+    ),
+    "DepthwiseConv2D, centered": Case(
+        nn.DepthwiseConv2D.params(dim=D, stride=2, padding="CENTERED"), IMAGES
+    ),
+    "MaxPool, centered": Case(nn.MaxPool.params(window=(3, 3), padding="CENTERED"), IMAGES),
+    "LearnedImagePositions, token": Case(
+        nn.LearnedImagePositions.params(dim=D, grid=(1, T - 1), num_tokens=1),
+        {"x": floats(B, T, D)},
+    ),
     "Conv2D, dilated": Case(nn.Conv2D.params(dim=D, output_dim=4, dilation=2), IMAGES),
     "Attention, grouped": stacked(GROUPED.copy().set(dim=D)),
     "Attention, blockwise": stacked(GROUPED.copy().set(dim=D, blockwise=True)),

@@ -9,7 +9,8 @@ from safetensors.numpy import save_file
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
-from lingo.checkpoints.sources.transfer import resize_grid
+from lingo.checkpoints.sources.layout import WeightLayout
+from lingo.checkpoints.sources.transfer import TensorRead, resize_grid
 from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
 from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.checkpoints.store import Retention
@@ -29,6 +30,66 @@ from lingo.trainer.request import Request
 from lingo.trainer.saver import Rewinder
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
+
+
+class Halves(WeightLayout):
+    """A layout of one tensor `both`, [2 * 2, 3], whose halves are `a`, [3, 2], and `b`, flipped."""
+
+    def reads(self, shapes):
+        forms = {"a": TensorRead("both", (3, 2), part=(0, 2), order=(1, 0), form=(3, 2))}
+        forms["b"] = forms["a"]._replace(part=(1, 2))
+        forms["c"] = TensorRead("c", (2, 3), flip=0, form=(2, 3))
+        return {name: forms[name] for name in shapes}
+
+    def is_ignored(self, tensor):
+        return tensor == "count"
+
+
+HALVES = {"a": (3, 2), "b": (3, 2), "c": (2, 3)}
+
+
+def halves(path, **fields):
+    warm = WarmStart.params(path=str(path), layout=Halves, **fields).build()
+    warm.check_weights(list(HALVES))
+    return warm.transfer(HALVES)
+
+
+def test_a_layout_says_where_weights_are_and_in_which_form(tmp_path):
+    both, c = np.arange(12, dtype="f").reshape(4, 3), np.arange(6, dtype="f").reshape(2, 3)
+    path = write(tmp_path / "a.safetensors", {"both": both, "c": c, "count": np.int64([3])})
+    found = halves(path)
+    np.testing.assert_array_equal(found.value("a"), both[:2].T)
+    np.testing.assert_array_equal(found.value("b"), both[2:].T)
+    np.testing.assert_array_equal(found.value("c"), c[::-1])
+    parts = [found.reads[n].undo(found.value(n), (3, 2)) for n in "ab"]
+    np.testing.assert_array_equal(found.reads["a"].join(parts), both, strict=True)
+    undone = found.reads["c"].undo(found.value("c"), (2, 3))
+    np.testing.assert_array_equal(found.reads["c"].join([undone]), c, strict=True)
+    assert "axes in the order [1, 0], part 1 of 2" in found.table()
+    assert "axis 0 reversed" in found.table()
+
+
+def test_with_a_layout_a_source_has_no_other_tensors(tmp_path):
+    arrays = {"both": np.zeros([4, 3], "f"), "c": np.zeros([2, 3], "f"), "d": np.zeros(3, "f")}
+    path = write(tmp_path / "a.safetensors", arrays)
+    with pytest.raises(CheckpointMismatch, match="unknown d: the network has no such tensor"):
+        halves(path)
+    path = write(tmp_path / "a.safetensors", {"both": np.zeros([3, 4], "f"), "c": arrays["c"]})
+    with pytest.raises(
+        CheckpointMismatch, match=r"shape a \(both\): \[3, 4\] in the source has no"
+    ):
+        halves(path)
+    assert set(halves(path, only=("c",)).reads) == {"c"}
+
+
+@pytest.mark.parametrize("field", ["rename", "transpose", "reshape", "parts", "scale", "offset"])
+def test_with_a_layout_no_field_says_how_weights_are_read(field):
+    value = {"transpose": ("a",), "reshape": True, "parts": {"a": (0, 2)}, "rename": {"a": "b"}}
+    with pytest.raises(ParamError, match=rf"{field}=.* with layout=.*: the layout"):
+        WarmStart.params(path="x", layout=Halves, **{field: value.get(field, {"a": 2.0})}).build()
+    with pytest.raises(ParamError, match=r"slots=true reads slots as they are, and layout="):
+        WarmStart.params(path="x", layout=Halves, slots=True).build()
+
 
 OURS = {
     "model/table": (4, 3),

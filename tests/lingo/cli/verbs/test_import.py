@@ -1,4 +1,4 @@
-"""Runs from models of Hugging Face's: made without training, then decoded and trained."""
+"""Runs from models of other programs: made without training, then decoded, trained, written."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import lingo as api
+from tools.oracles.image_networks import FOLDER as NETWORKS
+from tools.oracles.image_networks import draw_tensors
 
 MODELS = pathlib.Path(__file__).parents[3] / "params" / "huggingface"
 
@@ -97,3 +99,74 @@ def test_a_folder_without_a_tokenizer_that_its_few_ids_need_is_told(
     assert done.code == 5
     assert f"{folder}/tokenizer.json cannot be read: {reason}" in done.err
     assert not pathlib.Path("run").exists()
+
+
+NETWORK = "torchvision.resnet18"
+
+
+@pytest.fixture
+def weights(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Returns the file of a ResNet-18 of ten classes, as PyTorch's safetensors writes it."""
+    content = json.loads((NETWORKS / f"{NETWORK}.json").read_text())
+    tensors = draw_tensors(content["shapes"], content["gain"])
+    save_file(tensors, tmp_path / "weights.safetensors", metadata={"format": "pt"})
+    return tmp_path / "weights.safetensors"
+
+
+def test_a_file_of_an_image_classifier_becomes_a_run_and_the_same_file_again(
+    lingo: Callable, weights: pathlib.Path
+) -> None:
+    size = "--set=exp.image_size=32"
+    done = lingo("import", f"--from={weights}", "--run=run", size)
+    assert (done.code, done.err) == (0, "")
+    assert "read 102 of 102 weights" in done.out
+    saved = json.loads(pathlib.Path("run/config.json").read_text())
+    assert saved["params"]["init_from"]["layout"]["architecture"] == NETWORK
+    exported = lingo("export", "--run=run", "--format=huggingface", "--output=out")
+    assert (exported.code, exported.err) == (0, "")
+    assert pathlib.Path("out/model.safetensors").read_bytes() == weights.read_bytes()
+    settings = json.loads(pathlib.Path("out/config.json").read_text())
+    assert settings["architecture"] == NETWORK
+    assert settings["pretrained_cfg"]["input_size"] == [3, 32, 32]
+    again = lingo("import", "--from=out", "--run=again")
+    assert (again.code, again.err) == (0, "")
+    np.testing.assert_equal(dict(api.load("again").weights), dict(api.load("run").weights))
+    changed = lingo(
+        "export",
+        "--run=run",
+        "--format=huggingface",
+        "--output=changed",
+        "--set=Conv2D.padding=SAME",
+    )
+    assert changed.code == 2
+    assert "conv.padding: 'SAME', but 'CENTERED' there" in changed.err
+    assert not pathlib.Path("changed").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ("--architecture=timm.resnet50",),
+            f"no timm.resnet50: its tensors fit {NETWORK} and timm",
+        ),
+        (("--architecture=resnet18",), "Did you mean"),
+        (("--set=exp.num_classes=3",), "--set=exp.new_head=true"),
+        (("--exp=lm.source.tiny",), "path"),
+    ],
+)
+def test_mistakes_about_image_classifiers_leave_nothing(
+    lingo: Callable, weights: pathlib.Path, flags, words
+) -> None:
+    done = lingo("import", f"--from={weights}", "--run=run", *flags)
+    assert done.code == 2
+    assert words in done.err
+    assert not pathlib.Path("run").exists()
+
+
+def test_a_pickle_is_refused_in_one_line(lingo: Callable, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "resnet18.pth").write_bytes(b"\x80\x02}q\x00.")
+    done = lingo("import", f"--from={tmp_path}/resnet18.pth", "--run=run")
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "resnet18.pth is a pickle" in done.err

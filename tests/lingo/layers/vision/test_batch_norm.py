@@ -88,6 +88,27 @@ def test_moving_means_after_a_step_are_those_of_keras(with_weights) -> None:
     np.testing.assert_allclose(after["moving_mean_square"], square.moving_mean, rtol=1e-5)
 
 
+def test_with_moving_variances_it_keeps_and_uses_those_of_keras(with_weights) -> None:
+    layer, weights = with_weights(batch_norm(moving_moment="variance"))
+    keras_layer = oracle(weights)
+    keras_layer(X, training=True)
+    after = stepped(layer, apply(layer, weights, X, call=TRAINING)[1])
+    assert {*after} == {"moving_mean", "moving_variance"}
+    for name, value in after.items():
+        np.testing.assert_allclose(value, getattr(keras_layer, name), rtol=1e-5)
+    y, _ = apply(layer, weights, X, call={"state": after})
+    np.testing.assert_allclose(y, keras_layer(X, training=False), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_groups_leave_the_mean_of_their_variances(compiled: bool, with_weights) -> None:
+    layer, weights = with_weights(batch_norm(moving_moment="variance", statistics_over=2))
+    sides = apply(layer, weights, X, call=TRAINING | {"compiled": compiled})[1]
+    variance = X.reshape(4, -1, 3).var(axis=1).mean(axis=0)
+    expected = DECAY + (1 - DECAY) * variance
+    np.testing.assert_allclose(stepped(layer, sides)["moving_variance"], expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("statistics_over", [None, 1])
 def test_parts_of_a_batch_leave_the_moving_statistics_of_the_whole(statistics_over, with_weights):
     layer, weights = with_weights(batch_norm(statistics_over=statistics_over))

@@ -47,6 +47,75 @@ def test_equals_that_of_keras(kernel, stride, padding, use_bias, draw):
     assert_equals(layer, oracle, draw)
 
 
+def centered(oracle: Any, kernel: tuple[int, int]) -> Any:
+    """Returns Keras's layer after zeros of half a window, as PyTorch's padding=k // 2 adds them."""
+    padding = keras.layers.ZeroPadding2D(tuple(k // 2 for k in kernel))
+    return lambda x: oracle(padding(x))
+
+
+@pytest.mark.parametrize("size", [(7, 10), (8, 9)])
+@pytest.mark.parametrize(("kernel", "stride"), [((1, 1), 2), ((3, 3), 2), ((7, 5), 2), ((3, 1), 3)])
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_centered_windows_are_those_of_half_a_window_of_zeros(
+    size, kernel, stride, depthwise, draw
+) -> None:
+    fields: Any = {"kernel": kernel, "stride": stride, "padding": "CENTERED"}
+    x = np.random.default_rng(0).normal(size=[2, *size, 3]).astype("f")
+    if depthwise:
+        layer = layers.DepthwiseConv2D.params(dim=3, **fields).build()
+        oracle = keras.layers.DepthwiseConv2D(kernel, stride, use_bias=False)
+    else:
+        layer = conv(**fields)
+        oracle = keras.layers.Conv2D(5, kernel, stride, use_bias=False)
+    weights = draw(layer)
+    oracle.build(x.shape)
+    oracle.set_weights([weights["w"]])
+    found, expected = ({} for _ in range(2))
+    for results, compute in (
+        (found, lambda x, w: apply(layer, {"w": w}, x)[0]),
+        (expected, lambda x, w: centered(oracle, kernel)(x)),
+    ):
+        image = tf.constant(x)
+        w = tf.constant(weights["w"]) if results is found else oracle.trainable_weights[0].value
+        with tf.GradientTape() as tape:
+            tape.watch([image, w])
+            y = compute(image, w)
+            loss = tf.reduce_sum(tf.sin(y))
+        results["y"], results["gradients"] = y, tape.gradient(loss, [image, w])
+    tf.nest.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, expected
+    )
+    assert layer.output_shape(x.shape) == tuple(found["y"].shape)
+
+
+@pytest.mark.parametrize("size", [(7, 9), (8, 9)])
+def test_centered_windows_equal_those_of_same_unless_a_stride_meets_an_even_size(size, draw):
+    x = np.random.default_rng(0).normal(size=[2, *size, 3]).astype("f")
+    same, middle = (conv(stride=2, padding=padding) for padding in ("SAME", "CENTERED"))
+    found = [apply(layer, draw(same), x)[0] for layer in (same, middle)]
+    assert np.allclose(*found, atol=1e-5) == (size[0] % 2 == 1)
+
+
+@pytest.mark.parametrize("cls", ["Conv2D", "DepthwiseConv2D", "MaxPool"])
+def test_centered_windows_take_images_of_unknown_size(cls, draw) -> None:
+    fields = {"window": (3, 3)} if cls == "MaxPool" else {"dim": 3}
+    fields |= {"output_dim": 5} if cls == "Conv2D" else {}
+    layer = getattr(layers, cls).params(stride=2, padding="CENTERED", **fields).build()
+    weights = draw(layer)
+    spec = tf.TensorSpec([None, None, None, 3], tf.float32)
+    graph = tf.function(lambda x: apply(layer, weights, x)[0], [spec])
+    for x in (X, X[:, :6]):
+        np.testing.assert_allclose(graph(x), apply(layer, weights, x)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_centered_windows_have_a_middle() -> None:
+    for fields in ({"kernel": (3, 2)}, {"kernel": (4, 4)}):
+        with pytest.raises(ParamError, match=r"padding=CENTERED with a window of \(\d, \d\): "):
+            conv(padding="CENTERED", **fields)
+    with pytest.raises(ParamError, match="padding=CENTERED with a window of"):
+        layers.Conv3D.params(dim=3, output_dim=5, padding="CENTERED").build()
+
+
 @OVER_PADDING
 def test_a_dilated_one_equals_that_of_keras(padding, draw):
     layer = conv(kernel=(3, 2), dilation=2, padding=padding)

@@ -97,6 +97,15 @@ def test_learned_vectors_are_added_to_each_image(draw) -> None:
     np.testing.assert_allclose(apply(layer, weights, patches)[0], patches + weights["vectors"])
 
 
+def test_a_token_before_the_patches_can_have_a_position(draw) -> None:
+    layer = layers.LearnedImagePositions.params(dim=5, grid=(2, 3), num_tokens=1).build()
+    weights, vectors = draw(layer), np.ones([2, 7, 5], np.float32)
+    assert weights["vectors"].shape == (7, 5)
+    np.testing.assert_allclose(apply(layer, weights, vectors)[0], vectors + weights["vectors"])
+    with pytest.raises(ParamError, match=r"6 patches, but grid=\(2, 3\) and num_tokens=1 has 7"):
+        apply(layer, weights, vectors[:, 1:])
+
+
 def test_another_number_of_patches_is_refused() -> None:
     layer = layers.SinusoidImagePositions.params(dim=8, grid=(2, 3)).build()
     with pytest.raises(ParamError, match=r"7 patches, but grid=\(2, 3\) has 6"):

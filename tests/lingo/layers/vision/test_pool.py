@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
+from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.vision.pool import AveragePool, MaxPool, MaxPool3D, Pool
 
@@ -47,6 +48,23 @@ def test_the_gradient_equals_that_of_keras(cls: type[Pool]) -> None:
 
     result = gradient(lambda x: apply(layer, {}, x)[0])
     np.testing.assert_allclose(result, gradient(oracle), rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(7, 10), (8, 9)])
+def test_centered_windows_see_the_same_as_with_a_border_below_all_values(size) -> None:
+    x = np.random.default_rng(0).normal(size=[2, *size, 3]).astype("f") - 5
+    layer = MaxPool.params(window=(3, 3), stride=2, padding="CENTERED").build()
+    padded = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)], constant_values=-np.inf)
+    y = apply(layer, {}, x)[0]
+    np.testing.assert_array_equal(y, keras.layers.MaxPooling2D(3, 2)(padded))
+    assert layer.output_shape(x.shape) == tuple(y.shape)
+
+
+def test_centered_windows_are_refused_without_a_middle_and_for_means() -> None:
+    with pytest.raises(ParamError, match=r"padding=CENTERED with a window of \(2, 2\)"):
+        MaxPool.params(padding="CENTERED").build()
+    with pytest.raises(ParamError, match="padding=CENTERED is for MaxPool"):
+        AveragePool.params(window=(3, 3), padding="CENTERED").build()
 
 
 def test_a_pool_of_volumes_takes_the_maximum_of_what_lies_inside() -> None:

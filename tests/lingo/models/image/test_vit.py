@@ -35,6 +35,15 @@ def test_learned_positions_and_a_class_token_add_their_vectors() -> None:
     assert num_weights(model(size="S", pooling="first")) == plain + 384
 
 
+def test_the_original_vit_has_its_known_numbers_of_weights() -> None:
+    """Those of timm's vit_tiny_patch16_224 and vit_base_patch16_224."""
+    original: Any = {"positions": "learned", "pooling": "first", "token_position": True}
+    assert num_weights(model(size="Ti", **original)) == 5_717_416
+    assert num_weights(model(size="B", **original)) == 86_567_656
+    with pytest.raises(ParamError, match="token_position=True is for pooling='first'"):
+        vit(size="S", num_classes=10, token_position=True)
+
+
 def normalize(x: Any, weights: dict[str, Any], where: str) -> Any:
     x = x - x.mean(-1, keepdims=True)
     x = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-6)
