@@ -29,6 +29,7 @@ from lingo.checkpoints.writer import Writer
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
 from lingo.learner import finite, step
+from lingo.learner import update as parts
 from lingo.learner.placement import Placement
 from lingo.learner.state import Learner, TrainState, initial_state, named_tensors
 from lingo.optim.optimizer import global_norm
@@ -48,17 +49,23 @@ def plain_update(
 ) -> tuple[TrainState, dict[str, Any]]:
     """Does what `step.update` does to finite numbers; others pass, too."""
     weights = learner.weights()
-    gradients = step._zero_frozen(learner, sums["gradients"], place)
+    gradients = parts._zero_frozen(learner, sums["gradients"], place)
     grad_norm = global_norm(weights, gradients)
     clipped = learner.optimizer.clip(weights, gradients, grad_norm)
     rates = learner.optimizer.rates(state.step)
-    moved = step._apply_gradients(learner, weights, state.weights, state, clipped, rates, place)
-    new = step._average_statistics(learner, state, moved, sums["batch_statistics"], place)
+    moved = parts._apply_gradients(learner, weights, state.weights, state, clipped, rates, place)
+    new = parts._average_statistics(learner, state, moved, sums["batch_statistics"], place)
     after = TrainState(state.step + 1, *new)
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
     scalars |= {f"learner/{tag}": rate for tag, rate in rates.items()}
-    return after, {"scalars": scalars, "metric_states": sums["metrics"]}
+    return after, {
+        "scalars": scalars,
+        "metric_states": sums["metrics"],
+        "statistics": {},
+        "first_non_finite": tf.constant(-1),
+        "num_quantities": tf.constant(0),
+    }
 
 
 class Work(NamedTuple):
