@@ -18,6 +18,7 @@ from lingo.data.images.mixed_input import MixedInput
 from lingo.data.images.view import CentralView, RandomView, View
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture
+from lingo.data.multi_task_input import MultiTaskInput, TaskInput
 from lingo.data.objectives.denoising import PrefixText, SpanCorruption
 from lingo.data.objectives.sentinels import OwnSentinelTokenizer, SentinelTokenizer
 from lingo.data.pairs.pair import PairSource
@@ -63,6 +64,7 @@ __all__ = [
     "LearnedWordPieces",
     "MixedInput",
     "Mixture",
+    "MultiTaskInput",
     "NumberColumn",
     "OwnSentinelTokenizer",
     "PairInput",
@@ -76,6 +78,7 @@ __all__ = [
     "SpanCorruption",
     "StagedInput",
     "TableInput",
+    "TaskInput",
     "TensorInput",
     "TextFiles",
     "TextInput",

@@ -6,7 +6,7 @@ Axes: B examples.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.prompt import Answer, Prompt, TextPair
+from lingo.data.task_schedule import Evaluated
 from lingo.ops.kind import describe_kind
 
 
@@ -241,6 +242,17 @@ class Input(Configurable, interface=True):
     def remarks(self) -> list[str]:
         """Returns sentences about the data to show the user, such as which records are left out."""
         return []
+
+    def followed_metrics(self) -> list[str]:
+        """Returns the metrics, "input/metric", of evaluations that decide over later batches."""
+        return []
+
+    def follow(self, evaluations: Sequence[Evaluated]) -> None:
+        """Makes later batches depend on all `evaluations` so far, by rising step.
+
+        It is called before the first step, after each evaluation and after a rewind, if there are
+        `followed_metrics`. The step of an evaluation is the number of batches before it.
+        """
 
     def check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         """Raises ParamError if a batch, {name: [B, ...]}, differs from `specs`.

@@ -95,6 +95,24 @@ class TrainState(NamedTuple):
         }
         return TrainState(function("", self.step), each(self.weights), slots, each(self.state))
 
+    def part(self, learner: Learner) -> TrainState:
+        """Returns the tensors of this state that a learner has, and the step."""
+        return TrainState(
+            self.step,
+            {where: self.weights[where] for where in learner.weights()},
+            {where: self.slots[where] for where in learner.slots()},
+            {where: self.state[where] for where in learner.states()},
+        )
+
+    def join(self, part: TrainState) -> TrainState:
+        """Returns this state with the tensors of `part` in place of those with their paths."""
+        return TrainState(
+            part.step,
+            {**self.weights, **part.weights},
+            {**self.slots, **part.slots},
+            {**self.state, **part.state},
+        )
+
     def select(self, weights: WhichWeights) -> TrainState:
         """Returns this state, or with "ema" the moving averages in place of weights and statistics.
 
@@ -118,6 +136,10 @@ class Learner(NamedTuple):
     seed: int = 0  # for initial values and for randomness in steps
     accumulation_steps: int = 1  # parts of a batch whose gradients are added, one after the other
     specs: Specs = MappingProxyType({})  # name -> (shape, dtype) of a batch; {} if not known
+
+    def select(self, batch: Iterable[str]) -> Learner:
+        """Returns the learner of the task that a batch with these arrays is for."""
+        return self._replace(task=self.task.select(batch))
 
     def weights(self) -> dict[str, Weight]:
         """Returns program path -> the `Weight` that describes this weight to the optimizer."""

@@ -34,7 +34,7 @@ from lingo.trainer.evaluation.answers import answer_line, describe_measures
 from lingo.trainer.evaluation.evaluate import (
     EvaluationResult,
     evaluate_all,
-    loss_terms,
+    loss_tags,
 )
 from lingo.trainer.evaluation.generate import samples
 from lingo.trainer.guard.guard import Anomaly
@@ -355,7 +355,7 @@ class PeriodicEvaluation:
             ):
                 results[one.input] = one.metrics
                 run.progress.show_evaluation(one.input, one.metrics, step=step)
-                shown = tag_metrics(one.summaries) | loss_terms(experiment.task, one.metrics, rows)
+                shown = tag_metrics(one.summaries) | loss_tags(experiment, one, rows)
                 run.summaries.write_summaries(step, one.input, shown)
                 self._show_answers(one, step)
             tagged = {name: tag_metrics(metrics) for name, metrics in results.items()}
