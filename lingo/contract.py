@@ -320,7 +320,7 @@ class Experiment(Configurable):
 
         `setup` calls this method. If the experiment `declares_late`, the run calls it instead.
         """
-        self.optimizer.check_weights(list(self.learner.weights().values()))
+        self.learner.check()
         if self.init_from is not None:
             self.init_from.check_weights(list(weight_shapes(self.task)))
         self.runtime.check_learner(self.learner)

@@ -14,7 +14,7 @@ from lingo.contract import Experiment
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.layers import context
-from lingo.learner.state import Placement
+from lingo.learner.placement import Placement
 from lingo.learner.step import IS_CAUSAL, decode_batch, predict_batch
 from lingo.ops import random
 from lingo.ops.shape import size_of

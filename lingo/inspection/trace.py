@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from lingo.contract import Experiment
 from lingo.data.array_spec import Specs
-from lingo.learner.state import Placement, TrainState
+from lingo.learner.placement import Placement
+from lingo.learner.state import TrainState
 from lingo.learner.step import evaluate_batch, graph_of, predict_batch, step_graph, trace_function
 from lingo.learner.task_check import check_sums
 

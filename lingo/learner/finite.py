@@ -34,10 +34,12 @@ class FiniteCheck(NamedTuple):
     `is_finite`, a bool scalar, says whether the update may be applied. The arrays of the batch do
     not count: a NaN there may be masked, and otherwise shows in the loss. `first_non_finite`, an
     int32 scalar, is an index into `quantity_names`; -1 if the update may be applied.
+    `num_quantities`, an int32 scalar, is the number of these names.
     """
 
     is_finite: tf.Tensor
     first_non_finite: tf.Tensor
+    num_quantities: tf.Tensor
 
 
 def quantity_names(
@@ -47,7 +49,13 @@ def quantity_names(
 
     `arrays` are the floating-point arrays of a batch, `terms` the loss's terms, `total` included.
     """
-    weights, states = list(learner.weights()), list(learner.task.states())
+    if learner.phase is None and learner.task.phases():
+        return [
+            name
+            for own in learner.in_turn()
+            for name in quantity_names(own, arrays=arrays, terms=_terms_of(own, terms))
+        ]
+    weights, states = list(learner.weights()), list(learner.statistics())
     return [
         *_qualify("batch", sorted(arrays)),
         *_qualify("loss", _order_terms(terms)),
@@ -66,7 +74,7 @@ def name_first_non_finite(
     """Returns the name of the first quantity of a step that is not finite; None if `first` is -1.
 
     Only names and dtypes of the batch, {name: [B, ...] array}, are used; `scalars` are the tags of
-    the step's report.
+    the step's report, and the names of its metrics.
     """
     if first < 0:
         return None
@@ -100,19 +108,19 @@ def check_finite(
     arrays = [sums["arrays"][name] for name in sorted(sums["arrays"])]
     rest = [
         *(sums["losses"][term] for term in _order_terms(sums["losses"])),
-        *(_sum_statistic(where, sums["batch_statistics"]) for where in learner.task.states()),
+        *(_sum_statistic(where, sums["batch_statistics"]) for where in learner.statistics()),
         *(squares[where] for where in reversed(list(learner.weights()))),
         norm,
         *weight_sums,
         *slot_sums,
-        *(_sum_per_layer(where, state[where]) for where in learner.task.states()),
+        *(_sum_per_layer(where, state[where]) for where in learner.statistics()),
     ]
     is_finite = tf.math.is_finite(
         tf.concat([tf.reshape(entry, [-1]) for entry in (*arrays, *rest)], axis=0)
     )
     applied = tf.reduce_all(is_finite[len(arrays) :])
     first = tf.argmax(tf.cast(~is_finite, tf.int32), output_type=tf.int32)
-    return FiniteCheck(applied, tf.where(applied, -1, first))
+    return FiniteCheck(applied, tf.where(applied, -1, first), tf.size(is_finite))
 
 
 def array_sums(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -139,6 +147,11 @@ def _square_sum(weight: Weight, gradient: tf.Tensor) -> tf.Tensor:
     if weight.num_stacked:
         return tf.reduce_sum(gradient * gradient, axis=weight.axes)
     return 2.0 * tf.nn.l2_loss(gradient)  # unlike the above, it stores no squares
+
+
+def _terms_of(learner: Learner, terms: Collection[str]) -> list[str]:
+    """Returns the loss terms of a learner's phase, `total` included."""
+    return [term for term in terms if term == "total" or term.startswith(f"{learner.phase}/")]
 
 
 def _slots(learner: Learner) -> list[tuple[str, str]]:

@@ -40,8 +40,9 @@ class MultiTask(Task):
     class, fields and weights. A weight is at the path of the layer that stays.
 
     A step changes the weights, slots, averages and statistics of its own task, shared ones
-    included, and leaves all others as they are. Learning rates and Adam's bias correction count
-    the steps of all tasks.
+    included, and leaves all others as they are. Schedules of learning rates count the steps of all
+    tasks. Optimizers that count updates, such as Adam, count those of a weight, by the states
+    `tasks/<name>/updates`.
     """
 
     tasks: dict[str, Task]  # the tasks by name, which are those of the MultiTaskInput
@@ -67,7 +68,16 @@ class MultiTask(Task):
                 f" {', '.join(offers)}: both need the same names"
             )
         self.tasks = {k: task.build(**offers.get(k, {})) for k, task in self.p.tasks.items()}
+        for name, task in self.tasks.items():
+            if task.phases() or task.parts():
+                raise ParamError(
+                    f"tasks[{name!r}] has phases or tasks of its own: a MultiTask takes tasks with"
+                    " one loss"
+                )
         _share_layers(self.tasks, self.p.shared)
+
+    def parts(self) -> Mapping[str, Task]:
+        return self.tasks
 
     def select(self, batch: Iterable[str]) -> Task:
         """Returns the task that a batch with these arrays is for; ParamError if it names none."""

@@ -1,4 +1,4 @@
-"""The training state: weights, optimizer slots, moving statistics, the step number; its placement.
+"""The training state: weights, optimizer slots, moving statistics, the step number.
 
 In a checkpoint every tensor belongs to one layer and is named after it
 (`weights/model/stack/layers/3/ffn/w_in`). A program may stack the tensors of identical layers
@@ -8,27 +8,25 @@ checkpoint serves programs with and without stacked layers.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.config.roots.user_line import definition_line
 from lingo.data.array_spec import Specs
 from lingo.layers import path
-from lingo.layers.context import Rules
 from lingo.layers.tree import ParamSpec
-from lingo.learner import loss_scale, rate_factor
+from lingo.learner import loss_scale, part_count, phase, rate_factor
 from lingo.learner.task import Task
 from lingo.ops import random
 from lingo.optim.optimizer import Optimizer, Slot, Weight
 from lingo.storage.shards import Index, LazyArray, Read, Shards
-
-T = TypeVar("T")
 
 Slots: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The slots of all weights: program path -> {slot: tensor}."""
@@ -136,19 +134,64 @@ class Learner(NamedTuple):
     seed: int = 0  # for initial values and for randomness in steps
     accumulation_steps: int = 1  # parts of a batch whose gradients are added, one after the other
     specs: Specs = MappingProxyType({})  # name -> (shape, dtype) of a batch; {} if not known
+    phase: str | None = None  # the phase of the task that it does; None: all phases, in turn
+    whole: Task | None = None  # the task of which `task` is one part; None: `task` is no part
+
+    def in_turn(self) -> list[Learner]:
+        """Returns a learner for each phase of the task, in order; itself if there are no phases.
+
+        The learner of a phase has only the weights, slots and statistics that the phase moves.
+        """
+        return [self._replace(phase=name) for name in self.task.phases()] or [self]
+
+    def moves(self, where: str) -> bool:
+        """Returns whether a step may move the weight or statistic at a program path."""
+        return self.phase is None or self.task.phases()[self.phase].moves(where)
 
     def select(self, batch: Iterable[str]) -> Learner:
         """Returns the learner of the task that a batch with these arrays is for."""
-        return self._replace(task=self.task.select(batch))
+        own = self.task.select(batch)
+        return self if own is self.task else self._replace(task=own, whole=self.task)
 
     def weights(self) -> dict[str, Weight]:
         """Returns program path -> the `Weight` that describes this weight to the optimizer."""
-        return dict(_weights(self.task))
+        return {k: weight for k, weight in _weights(self.task).items() if self.moves(k)}
+
+    def statistics(self) -> dict[str, ParamSpec]:
+        """Returns program path -> declaration, of the states of the task."""
+        return {k: spec for k, spec in self.task.states().items() if self.moves(k)}
 
     def states(self) -> dict[str, ParamSpec]:
         """Returns program path -> declaration, of the states of the task and of the step."""
         own = loss_scale.states(self.task) | rate_factor.states(self.optimizer)
-        return {**self.task.states(), **own}
+        counts = phase.states(self.task.phases()) | part_count.states(self.whole or self.task)
+        return {**self.task.states(), **own, **counts}
+
+    def count_updates(self, where: str, state: TrainState) -> Any:
+        """Returns how often the weight at a program path was updated, int32; skips included."""
+        if self.whole is not None:
+            return part_count.count_updates(self.whole, where, state.state)
+        return phase.count_updates(self.task.phases(), where, state.step, state.state)
+
+    def check(self) -> None:
+        """Raises ParamError if the optimizer or the task's phases do not suit the weights."""
+        weights = list(self.weights().values())
+        self.optimizer.check_weights(weights)
+        phases = self.task.phases()
+        trained = {
+            name: is_trained
+            for weight in weights
+            for name, is_trained in zip(
+                weight.names, self.optimizer.trainable_layers(weight), strict=True
+            )
+        }
+        moving = [k for k, spec in self.task.states().items() if spec.decay not in (None, 1.0)]
+        try:
+            phase.check_phases(phases, trained, [n for k in moving for n in path.names(k)])
+            for own in self.in_turn():
+                own.weights()
+        except ParamError as error:
+            raise ParamError(f"{definition_line(self.task.phases)}: {error}") from None
 
     def slots(self) -> dict[str, dict[str, Slot]]:
         """Returns the description of each tensor's slots: {program path: {slot: description}}.
@@ -157,7 +200,8 @@ class Learner(NamedTuple):
         """
         slots = {where: self.optimizer.slots(weight) for where, weight in self.weights().items()}
         if self.optimizer.keeps_averages:
-            for where, spec in {**self.task.weights(), **self.task.states()}.items():
+            weights = {k: spec for k, spec in self.task.weights().items() if self.moves(k)}
+            for where, spec in {**weights, **self.statistics()}.items():
                 average = Slot(spec.program_shape, 0.0, tuple(path.names(where)))
                 slots[where] = {**slots.get(where, {}), EMA: average}
         return slots
@@ -377,93 +421,3 @@ def _build_state(learner: Learner, step: Any, tensor: Callable[[_Entry], Any]) -
         holder, key = entry.place(state)
         holder[key] = tensor(entry)
     return state
-
-
-class Placement:
-    """Where a step's tensors are. Here: on one device; runtimes of many devices have subclasses.
-
-    `rules` are the sharding rules for layers' tensors, None if nothing is split; `compiled` is
-    whether XLA compiles the layers; `weights_ready` and `constant_ranges` are fields of `Call`.
-    """
-
-    rules: Rules | None = None
-    gathers_weights: bool = False  # whether `update` returns sharded weights, for `gather_weights`
-    keeps_parts: bool = False  # whether a step begins with sharded weights, and gathers them
-
-    def __init__(
-        self, *, compiled: bool = False, weights_ready: bool = False, constant_ranges: bool = False
-    ) -> None:
-        self.compiled = compiled
-        self._fields = {"weights_ready": weights_ready, "constant_ranges": constant_ranges}
-
-    def call_fields(self) -> dict[str, Any]:
-        """Returns the fields of the call context (`Call`) that this placement sets."""
-        return {"rules": self.rules, "compiled": self.compiled, **self._fields}
-
-    def total(self, sums: Any) -> Any:
-        """Returns the structure `sums` with each tensor summed over replicas, the same on each."""
-        return sums
-
-    def compute(self, function: Callable[[], T]) -> T:
-        """Returns `function()`, which calls no `total`: a runtime may compile it."""
-        return function()
-
-    def weights_for_layers(self, weights: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Turns weights, by path, as kept between steps, into weights as a step's layers read them.
-
-        The results are float32 in the weights' shapes, perhaps rounded to fewer bits.
-        """
-        return dict(weights)
-
-    def update_weight(self, weight: Weight) -> Weight:
-        """Returns a weight's description for the optimizer; `row_columns` is set if it is split."""
-        return weight
-
-    def shard_for_update(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns weights, or their gradients, by path, split for the optimizer.
-
-        `values` are float32 in the weights' shapes; `update_weight` describes the results.
-        """
-        return dict(values)
-
-    def shard_for_storage(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns updated weights, by path, as `update` returns them: perhaps still split."""
-        return dict(values)
-
-    def gather_weights(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Gathers the results of `shard_for_storage`, by path, into weights in their own shapes."""
-        return dict(values)
-
-    def state_for_evaluation(self, state: TrainState, weights: WhichWeights) -> TrainState:
-        """Returns a state with the weights and statistics to evaluate with, gathered."""
-        selected, gather = state.select(weights), self.gather_weights
-        if weights == "ema":  # averages are kept as slots
-            return selected._replace(weights=gather(selected.weights), state=gather(selected.state))
-        return state._replace(weights=gather(state.weights)) if self.keeps_parts else state
-
-    def slots_for_update(self, slots: Slots) -> Slots:
-        """Returns all slots as the optimizer gets them, from the slots kept between steps."""
-        return slots
-
-    def slots_for_storage(self, slots: Slots) -> Slots:
-        """Returns all slots as they are kept between steps."""
-        return slots
-
-    def total_of_parts(self, sums: T) -> T:
-        """Adds up, over devices, the sums of each device's results of `shard_for_update`."""
-        return sums
-
-    def device_scope(self, where: str) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context for tensors on the device of the weight or state at path `where`."""
-        return contextlib.nullcontext()
-
-    def update_scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context for everything that `update` computes."""
-        return contextlib.nullcontext()
-
-    def select(self, condition: tf.Tensor, new: T, old: T) -> T:
-        """Returns `new` if the condition is true, else `old`; both are structures of tensors."""
-        return tf.cond(condition, lambda: new, lambda: old)
-
-
-ONE_DEVICE = Placement()

@@ -24,8 +24,9 @@ from lingo.data.array_spec import Specs, marked_task
 from lingo.decode.decoding import Decoding
 from lingo.layers import context
 from lingo.layers.hidden_state import refuse_hidden_state
-from lingo.learner import finite, loss_scale, rate_factor
-from lingo.learner.state import EMA, ONE_DEVICE, Learner, Placement, Slots, TrainState, map_shapes
+from lingo.learner import finite, loss_scale
+from lingo.learner.placement import ONE_DEVICE, Placement
+from lingo.learner.state import Learner, TrainState, map_shapes
 from lingo.learner.task import (
     LOSS,
     Batch,
@@ -37,10 +38,10 @@ from lingo.learner.task import (
     check_predictions,
     untrained_error,
 )
+from lingo.learner.update import join_reports, update
 from lingo.ops import random
 from lingo.ops.add_in_order import add_in_order
 from lingo.ops.scan import accumulate
-from lingo.optim.optimizer import Update, Weight, select
 
 IS_CAUSAL = "is_causal"
 """The prefix of the names of `decode_batch`'s results about layers."""
@@ -68,11 +69,23 @@ def _train_task(
 ) -> tuple[TrainState, dict[str, Any]]:
     with tf.name_scope("loss_denominators"):
         denominators = place.total(loss_denominators(learner.task, batch))
-    sums = place.total(batch_sums(learner, state, batch, denominators, place))
+    after, reports = state, []
+    for own in learner.in_turn():
+        before = after._replace(step=state.step)
+        sums = place.total(batch_sums(own, before, batch, denominators, place))
+        after, report = _update(own, before, sums, place)
+        reports.append(report)
+    return after, join_reports(reports)
+
+
+def _update(
+    learner: Learner, state: TrainState, sums: Mapping[str, Any], place: Placement
+) -> tuple[TrainState, dict[str, Any]]:
     with tf.name_scope("update"), place.update_scope():
         after, report = place.compute(lambda: update(learner, state, sums, place))
         if place.gathers_weights:  # outside `update`: exchanges may be stateful, as in `total`
-            after = after._replace(weights=place.gather_weights(after.weights))
+            moved = {where: after.weights[where] for where in learner.weights()}
+            after = after._replace(weights=after.weights | place.gather_weights(moved))
         return after, report
 
 
@@ -108,10 +121,14 @@ def batch_sums(
 ) -> dict[str, Any]:
     """Returns `local_sums` of this replica's part of the batch, added over accumulation steps.
 
-    `denominators` are sums over the whole batch of all replicas, term -> float32 scalar.
+    `denominators` are sums over the whole batch of all replicas, term -> float32 scalar. If the
+    learner's phase may not be due, the sums are zeros where it is not, and `due`, a float32 scalar,
+    is 0 there, else 1.
     """
-    task, key = learner.task, random.fold(random.root_key(learner.seed), state.step)
-    frozen = find_frozen(learner)
+    key, frozen = random.fold(random.root_key(learner.seed), state.step), find_frozen(learner)
+    moved = learner.weights().keys()
+    if learner.phase is not None:
+        key = random.fold(key, random.text_hash(learner.phase))
     weights = state.weights
     if place.keeps_parts:
         with tf.name_scope("update"):  # gathering the weights completes the previous step's update
@@ -119,11 +136,36 @@ def batch_sums(
 
     def part(batch: Batch) -> dict[str, Any]:
         return local_sums(
-            task, weights, state.state, batch, denominators, key, place, frozen=frozen
+            *(learner.task, weights, state.state, batch, denominators, key, place),
+            frozen=frozen,
+            phase=learner.phase,
+            moved=moved,
         )
 
-    num_parts = learner.accumulation_steps
-    return place.compute(lambda: accumulate_sums(part, batch, num_parts))
+    def sums() -> dict[str, Any]:
+        return accumulate_sums(part, batch, learner.accumulation_steps)
+
+    phase = learner.task.phases().get(learner.phase or "")
+    if phase is None or phase.is_always_due:
+        return place.compute(sums)
+    due = phase.is_due(state.step, denominators)
+    return place.compute(lambda: _sums_if(due, sums)) | {"due": tf.cast(due, tf.float32)}
+
+
+def _sums_if(due: tf.Tensor, sums: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns `sums()` if the bool scalar `due` is true, else zeros; computes nothing for them."""
+    if tf.executing_eagerly():  # the shapes of the zeros come from a trace
+        return tf.function(_sums_if, autograph=False)(due, sums)
+    traced: list[dict[str, Any]] = []
+
+    def sums_of_batch() -> dict[str, Any]:
+        traced.append(sums())
+        return traced[0]
+
+    def zeros() -> dict[str, Any]:
+        return tf.nest.map_structure(lambda value: tf.zeros(value.shape, value.dtype), traced[0])
+
+    return tf.cond(due, sums_of_batch, zeros)  # traces its first function first
 
 
 @refuse_hidden_state()
@@ -137,6 +179,8 @@ def local_sums(
     place: Placement = ONE_DEVICE,
     *,
     frozen: Collection[str] = (),
+    phase: str | None = None,
+    moved: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """Computes gradients, losses and statistics of a part of the batch, to be added over all parts.
 
@@ -148,7 +192,9 @@ def local_sums(
         denominators: loss term -> float32 scalar, the term's divisor for the whole batch.
         key: random key of (seed, step).
         place: the runtime's placement of tensors.
-        frozen: program paths of weights that no step changes, so that they need no gradient.
+        frozen: program paths of weights that the step leaves as they are.
+        phase: the phase of the task whose loss is computed; None: the task has no phases.
+        moved: program paths of the weights whose gradients are wanted; None: all.
 
     Returns:
         `gradients` of `losses["total"]`: program path -> float32 of the weight's shape;
@@ -171,14 +217,16 @@ def local_sums(
         "frozen_weights": frozen,
         **place.call_fields(),
     }
+    sources = {k: v for k, v in weights.items() if moved is None or k in moved}
     with tf.name_scope("local"), tf.GradientTape() as tape:
-        tape.watch(weights)
-        sums, sides = context.apply(task, weights, CheckedBatch(batch), method="loss", call=call)
-        check_losses(task, sums)
-        losses = normalize_losses(task, sums, sides.losses, denominators)
+        tape.watch(sources)
+        method = "loss" if phase is None else task.phases()[phase].loss
+        sums, sides = context.apply(task, weights, CheckedBatch(batch), method=method, call=call)
+        check_losses(task, sums, method=method)
+        losses = normalize_losses(task, sums, sides.losses, denominators, phase=phase)
         scale = state.get(loss_scale.SCALE)
         target = losses["total"] if scale is None else losses["total"] * scale
-    gradients = tape.gradient(target, dict(weights))
+    gradients = tape.gradient(target, sources)
     unused.update(where for where, gradient in gradients.items() if gradient is None)
     if untrained := unused.difference(frozen):
         raise untrained_error(task, min(untrained))
@@ -199,11 +247,12 @@ def local_sums(
 
 def find_frozen(learner: Learner) -> set[str]:
     """Returns the program paths of the weights that no step changes."""
-    return {
+    trained = {
         where
         for where, weight in learner.weights().items()
-        if not any(learner.optimizer.trainable_layers(weight))
+        if any(learner.optimizer.trainable_layers(weight))
     }
+    return learner._replace(phase=None).weights().keys() - trained
 
 
 def normalize_losses(
@@ -211,6 +260,8 @@ def normalize_losses(
     sums: Mapping[str, tf.Tensor],
     side_losses: Mapping[str, tf.Tensor],
     denominators: Mapping[str, tf.Tensor],
+    *,
+    phase: str | None = None,
 ) -> dict[str, tf.Tensor]:
     """Returns each loss term divided by its denominator, and the `total` that training minimizes.
 
@@ -219,19 +270,24 @@ def normalize_losses(
     whole batch; a term without a denominator is divided by the denominator of `examples`. `total`
     is the sum of coefficient * term. Raises ParamError if two losses have the same name, or if
     a loss is called `total`.
+
+    The terms of a phase get its name in front, in the result as in `denominators`. A term of
+    a phase without a denominator is divided by the denominator that is the phase's `examples`.
     """
     if twice := sums.keys() & side_losses.keys() | {"total"} & (sums.keys() | side_losses.keys()):
         raise ParamError(
             f"{definition_line(task.loss)}: two losses have the name {min(twice)!r}: rename the"
             " layer's, or the task's"
         )
+    front, usual, others = "", "examples", set(task.phases())
+    if phase is not None:
+        front, usual = f"{phase}/", task.phases()[phase].examples or usual
+    terms = {f"{front}{term}": value for term, value in (*sums.items(), *side_losses.items())}
     losses = {
-        term: tf.math.divide_no_nan(
-            value, denominators[term if term in denominators else "examples"]
-        )
-        for term, value in (*sums.items(), *side_losses.items())
+        term: tf.math.divide_no_nan(value, denominators[term if term in denominators else usual])
+        for term, value in terms.items()
     }
-    check_coefficients(task, losses)
+    check_coefficients(task, losses, others=others - {phase} if phase else ())
     coefficients = task.coefficients()
     total = tf.add_n([coefficients.get(t, 1.0) * value for t, value in sorted(losses.items())])
     return losses | {"total": total}
@@ -255,132 +311,6 @@ def accumulate_sums(part: Callable[[Batch], Any], batch: Batch, num_parts: int) 
         k: tf.reshape(v, [num_parts, size // num_parts, *v.shape[1:]]) for k, v in batch.items()
     }
     return accumulate(part, parts, num_parts)
-
-
-@refuse_hidden_state()
-def update(
-    learner: Learner, state: TrainState, sums: Mapping[str, Any], place: Placement = ONE_DEVICE
-) -> tuple[TrainState, dict[str, Any]]:
-    """Updates the state from the sums of one step, unless a value of the step is not finite.
-
-    A skipped update keeps weights, slots and statistics; the step counts as done: `step` advances.
-    The checked values are losses, gradients and their norm, batch statistics, and updated tensors.
-    `sums` is the result of `local_sums`, added over all parts of the batch.
-
-    Returns:
-        The state after the step, and a report:
-        `scalars`: TensorBoard tag -> float32 scalar;
-        `metric_states`: metric name -> {"sum", "weight"}, side metrics of layers;
-        `statistics`: program path -> float32 [*stacked axes, ...], the moving statistics to plot;
-        `first_non_finite`: int32 scalar, -1 if the update was applied, or was skipped because the
-            loss scale was too large; else the index in `finite.quantity_names` of the first
-            quantity that is not finite.
-    """
-    before = state.weights if place.keeps_parts else place.shard_for_update(state.weights)
-    old = (before if place.gathers_weights else state.weights, state.slots, state.state)
-    weights = {where: place.update_weight(weight) for where, weight in learner.weights().items()}
-    gradients = place.shard_for_update(sums["gradients"])
-    gradients = _zero_frozen(learner, gradients, place)
-    squares = place.total_of_parts(finite.square_sums(weights, gradients))
-    grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(layers) for layers in squares.values()]))
-    clipped = learner.optimizer.clip(weights, gradients, grad_norm)
-    rates = rate_factor.lower_rates(state.state, learner.optimizer.rates(state.step))
-    moved = _apply_gradients(learner, weights, before, state, clipped, rates, place)
-    new = _average_statistics(learner, state, moved, sums["batch_statistics"], place)
-    check = finite.check_finite(
-        learner, sums=sums, squares=squares, norm=grad_norm, new=new, total=place.total_of_parts
-    )
-    after = TrainState(state.step + 1, *place.select(check.is_finite, new, old))
-    scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
-    scalars[finite.GRAD_NORM] = grad_norm
-    scalars |= {f"learner/{tag}": rate for tag, rate in rates.items()}
-    first_non_finite, scale = check.first_non_finite, state.state.get(loss_scale.SCALE)
-    if scale is not None:
-        is_finite = tf.math.is_finite(grad_norm)
-        after.state.update(loss_scale.next_states(state.state, is_finite))
-        is_too_large = ~is_finite & tf.math.is_finite(sums["losses"]["total"]) & (scale > 1.0)
-        first_non_finite = tf.where(is_too_large, -1, first_non_finite)
-        scalars["learner/loss_scale"] = scale
-    statistics = {
-        where: after.state[where] for where, spec in learner.task.states().items() if spec.shown
-    }
-    return after, {
-        "scalars": scalars,
-        "metric_states": sums["metrics"],
-        "statistics": statistics,
-        "first_non_finite": first_non_finite,
-    }
-
-
-def _zero_frozen(
-    learner: Learner, gradients: Mapping[str, tf.Tensor], place: Placement
-) -> dict[str, tf.Tensor]:
-    """Returns gradients with zeros for frozen weights, so that frozen weights add to no norm."""
-    selected = {}
-    for where, weight in learner.weights().items():
-        trainable = learner.optimizer.trainable_layers(weight)
-        with place.device_scope(where):
-            zeros = tf.zeros_like(gradients[where])
-        selected[where] = select(weight, trainable, gradients[where], zeros)
-    return selected
-
-
-def _apply_gradients(
-    learner: Learner,
-    weights: Mapping[str, Weight],
-    before: Mapping[str, Any],
-    state: TrainState,
-    gradients: Mapping[str, Any],
-    rates: Mapping[str, Any],
-    place: Placement,
-) -> tuple[dict[str, Any], Slots]:
-    """Returns all weights and slots after the update; `before` are the weights to be updated."""
-    optimizer, ema_rate = learner.optimizer, learner.optimizer.ema_rate(state.step)
-    slots, after, slots_after = place.slots_for_update(state.slots), {}, {}
-    for where, weight in weights.items():
-        old = {k: v for k, v in slots[where].items() if k != EMA}
-        update = Update(weight, before[where], gradients[where], old, state.step, rates)
-        new = optimizer.update(update)
-        after[where], kept = new.value, dict(new.slots)
-        if ema_rate is not None:
-            kept[EMA] = _average(slots[where][EMA], new.value, ema_rate)
-        if (columns := weight.row_columns) is not None:  # padding is 0 / 0 if epsilon is 0
-            after[where] = columns.without_padding(new.value)
-            kept = {
-                k: columns.without_padding(v) if v.shape == new.value.shape else v
-                for k, v in kept.items()
-            }
-        slots_after[where] = kept
-    return place.shard_for_storage(after), place.slots_for_storage(slots_after)
-
-
-def _average_statistics(
-    learner: Learner,
-    state: TrainState,
-    moved: tuple[dict[str, Any], Slots],
-    batch_statistics: Mapping[str, Any],
-    place: Placement,
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Returns the updated weights and slots in `moved`, and the updated moving statistics."""
-    weights, slots = moved[0], {where: dict(own) for where, own in moved[1].items()}
-    moving, ema_rate = {}, learner.optimizer.ema_rate(state.step)
-    for where, spec in learner.task.states().items():
-        old = state.state[where]
-        if where in batch_statistics and spec.decay is not None:
-            total, weight = batch_statistics[where]["sum"], batch_statistics[where]["weight"]
-            weight = tf.reshape(weight, [*weight.shape, *[1] * len(spec.shape)])
-            mean = tf.math.divide_no_nan(total, weight)
-            old = tf.where(weight > 0, spec.decay * old + (1.0 - spec.decay) * mean, old)
-        moving[where] = old
-    if ema_rate is not None:
-        values = place.shard_for_update(moving)
-        for where, value in values.items():
-            slots[where] = {EMA: _average(state.slots[where][EMA], value, ema_rate)}
-    return weights, slots, {**state.state, **moving}
-
-
-def _average(average: tf.Tensor, value: tf.Tensor, rate: float | tf.Tensor) -> tf.Tensor:
-    return average + rate * (value - average)
 
 
 @refuse_hidden_state()

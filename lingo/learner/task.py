@@ -24,6 +24,7 @@ from lingo.layers import path
 from lingo.layers.flops import FlopsCall, record_flops
 from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall
+from lingo.learner.phase import Phase
 from lingo.metrics.media import Media, media_problem
 from lingo.metrics.results import is_known, read_state, state_summaries
 from lingo.ops.kind import describe_kind, is_real
@@ -64,8 +65,12 @@ class Task(Layer, interface=True):
     # `call` and `forward` may be methods that `loss` calls
     _never_called: ClassVar[dict[str, str]] = {"build": Layer._never_called["build"]}
 
+    def parts(self) -> Mapping[str, Task]:
+        """Returns the tasks of which each step trains one, by name; {}: there is only this one."""
+        return {}
+
     def select(self, batch: Iterable[str]) -> Task:
-        """Returns the task that a batch with these arrays is for: this one, or one of several."""
+        """Returns the task that a batch with these arrays is for: this one, or one of `parts`."""
         return self
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
@@ -82,8 +87,28 @@ class Task(Layer, interface=True):
         return {"examples": tf.reduce_sum(batch["weights"])}
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns each loss term, weighted and summed over a [B, ...] batch: float32 scalars."""
-        raise self._missing_method("loss", "it returns {term: sum over the batch}")
+        """Returns each loss term, weighted and summed over a [B, ...] batch: float32 scalars.
+
+        A task with `phases` need not define it: these are then the terms of all phases, each as
+        `<phase>/<term>`.
+        """
+        phases = self.phases()
+        if not phases or any(phase.loss == "loss" for phase in phases.values()):
+            raise self._missing_method("loss", "it returns {term: sum over the batch}")
+        return {
+            f"{name}/{term}": value
+            for name, phase in phases.items()
+            for term, value in getattr(self, phase.loss)(batch).items()
+        }
+
+    def phases(self) -> Mapping[str, Phase]:
+        """Returns the phases of a step by name, in order; {}: `loss` moves all weights at once.
+
+        Each `Phase` minimizes its own loss by its own weights. Its terms, denominators and
+        coefficients have the phase's name in front: `<phase>/<term>`. The optimizer `ByPath` gives
+        each phase an optimizer of its own.
+        """
+        return {}
 
     def coefficients(self) -> dict[str, float]:
         """Returns the coefficients of loss terms in the total loss; 1 for a term not named."""
@@ -246,16 +271,20 @@ def _check_mapping(method: Callable[..., Any], result: Any, wanted: str, *, full
         raise _mistake(method, f" returned {describe_kind(result)}: it returns {wanted}")
 
 
-def check_losses(task: Task, losses: Any) -> None:
-    """Raises ParamError unless losses are {term: float32 scalar}, as `Task.loss` returns them."""
+def check_losses(task: Task, losses: Any, *, method: str = "loss") -> None:
+    """Raises ParamError unless losses are {term: float32 scalar}, as `Task.loss` returns them.
+
+    `method` is the name of the task's method that returned them.
+    """
     wanted = "{term: sum over the batch}, as in {'loss': tf.reduce_sum(batch['weights'] * errors)}"
-    _check_mapping(task.loss, losses, wanted, full=True)
+    loss = getattr(task, method)
+    _check_mapping(loss, losses, wanted, full=True)
     for term, value in losses.items():
         if term == "total":
-            raise _mistake(task.loss, ": 'total' is the name of the sum of all terms: rename yours")
+            raise _mistake(loss, ": 'total' is the name of the sum of all terms: rename yours")
         if not (tf.is_tensor(value) and value.dtype == tf.float32 and value.shape.rank == 0):
             raise _mistake(
-                task.loss,
+                loss,
                 f" returned {describe_kind(value)} as {term!r}: a term is a float32 scalar, the sum"
                 " over the batch, as in tf.reduce_sum(batch['weights'] * errors)",
             )
@@ -280,15 +309,18 @@ def check_denominators(task: Task, denominators: Any) -> None:
             )
 
 
-def check_coefficients(task: Task, terms: Collection[str]) -> None:
+def check_coefficients(task: Task, terms: Collection[str], *, others: Collection[str] = ()) -> None:
     """Raises ParamError unless coefficients are {term: finite number} of existing terms.
 
     lingo's own tasks return coefficients for every term that some setting of theirs adds. So
-    coefficients inherited from them may be of terms that do not exist.
+    coefficients inherited from them may be of terms that do not exist. `others` are the phases that
+    have other terms.
     """
     coefficients = task.coefficients()
     _check_mapping(task.coefficients, coefficients, "{term: number}", full=False)
     for term, value in coefficients.items():
+        if term.partition("/")[0] in others:
+            continue
         if not (isinstance(value, (int, float, np.number)) and np.isfinite(value)):
             text = f" returned {value!r:.40} as {term!r}: a number is wanted"
             raise _mistake(task.coefficients, text)

@@ -35,14 +35,8 @@ from lingo.layers import context
 from lingo.layers.hidden_state import refuse_hidden_state
 from lingo.layers.stacks.micro_batches import examples_together
 from lingo.learner.padding import pipelines
-from lingo.learner.state import (
-    ONE_DEVICE,
-    Learner,
-    Placement,
-    TrainState,
-    initial_state,
-    load_arrays,
-)
+from lingo.learner.placement import ONE_DEVICE, Placement
+from lingo.learner.state import Learner, TrainState, initial_state, load_arrays
 from lingo.learner.step import evaluate_batch, find_frozen, graph_of
 from lingo.learner.task import Batch, CheckedBatch, Task, check_denominators, check_losses
 from lingo.ops import random

@@ -31,7 +31,8 @@ from lingo.layers.layer import Layer
 from lingo.layers.quantization.fold import dequantize_weights, fold_weights, quantize_weights
 from lingo.layers.stacks.micro_batches import micro_batch_shape
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
-from lingo.learner.state import Learner, Placement, TrainState, WhichWeights, load_arrays
+from lingo.learner.placement import Placement
+from lingo.learner.state import Learner, TrainState, WhichWeights, load_arrays
 from lingo.learner.step import train_step
 from lingo.learner.task import first_calls
 from lingo.ops.scan import scan

@@ -26,7 +26,8 @@ from lingo.config.base.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
-from lingo.learner.state import Learner, Placement, TrainState, WhichWeights
+from lingo.learner.placement import Placement
+from lingo.learner.state import Learner, TrainState, WhichWeights
 from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, step_graph, train_step
 from lingo.mesh.topology import Topology
 from lingo.metrics.metric import State, add_states, read_states

@@ -11,7 +11,8 @@ from typing import Any
 
 from lingo.config import ranges
 from lingo.config.params import ParamError, suggest
-from lingo.learner.state import Learner, Placement
+from lingo.learner.placement import Placement
+from lingo.learner.state import Learner
 from lingo.learner.step import step_graph
 from lingo.mesh.rules import RECIPES, Recipe, Rules
 from lingo.mesh.topology import AXES, Topology, topology

@@ -25,7 +25,8 @@ from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
 from lingo.inspection.memory import check_step, step_memory
-from lingo.learner.state import Placement, TrainState, restore_state
+from lingo.learner.placement import Placement
+from lingo.learner.state import TrainState, restore_state
 from lingo.learner.step import graph_of, predict_batch
 from lingo.learner.task import Task
 from lingo.learner.task_check import check_padding, check_sums

@@ -46,8 +46,8 @@ class StepRecorder:
         p, learner = self._experiment.p, self._experiment.learner
         row = {tag: float(value) for tag, value in report["scalars"].items()}
         first, loss = int(report["first_non_finite"]), row["loss/total"]
-        own = learner.select(batch)
-        not_finite = finite.name_first_non_finite(own, first, batch=batch, scalars=row)
+        own, tags = learner.select(batch), {*row, *report["metric_states"]}
+        not_finite = finite.name_first_non_finite(own, first, batch=batch, scalars=tags)
         before = self.counters
         health = before.health.add_step(loss, is_finite=not_finite is None, guard=p.guard)
         number, step = before.step + before.offset, before.step + 1

@@ -29,7 +29,8 @@ from lingo.checkpoints.writer import Writer
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
 from lingo.learner import finite, step
-from lingo.learner.state import Learner, Placement, TrainState, initial_state, named_tensors
+from lingo.learner.placement import Placement
+from lingo.learner.state import Learner, TrainState, initial_state, named_tensors
 from lingo.optim.optimizer import global_norm
 from lingo.runtimes.program import Program
 from lingo.trainer.directory.audit import AUDIT, Audit

@@ -18,7 +18,8 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import Rules
 from lingo.layers.layer import Layer
-from lingo.learner.state import Learner, Placement, Slots, TrainState
+from lingo.learner.placement import Placement
+from lingo.learner.state import Learner, Slots, TrainState
 from lingo.learner.step import train_step
 from lingo.mesh.rules import Table, parts, split
 from lingo.mesh.split import Split

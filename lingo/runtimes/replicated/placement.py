@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
-from lingo.learner.state import Placement, Slots
+from lingo.learner.placement import Placement
+from lingo.learner.state import Slots
 from lingo.mesh.weight_rows import WeightRows
 from lingo.optim.optimizer import Weight
 from lingo.optim.row_columns import RowColumns, flatten, unflatten

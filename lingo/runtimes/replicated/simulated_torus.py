@@ -26,7 +26,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -36,8 +36,10 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.learner.padding import row_multiple
-from lingo.learner.state import Learner, Placement, TrainState, load_arrays, num_bytes
-from lingo.learner.step import batch_sums, loss_denominators, step_graph, update
+from lingo.learner.placement import Placement
+from lingo.learner.state import Learner, TrainState, load_arrays, num_bytes
+from lingo.learner.step import batch_sums, loss_denominators, step_graph
+from lingo.learner.update import join_reports, update
 from lingo.mesh.allreduce.execution import execute
 from lingo.mesh.allreduce.grid import Grid, grid
 from lingo.mesh.allreduce.plan import AllReducePlan
@@ -159,6 +161,11 @@ class SimulatedTorus(Runtime):
         ]
 
 
+def _compile(function: Callable[..., Any], *args: Any) -> Any:
+    """Returns a function of the rest of its arguments, which TensorFlow compiles."""
+    return tf.function(add_in_order()(functools.partial(function, *args)), autograph=False)
+
+
 def _shares(one: Grid) -> Shares:
     return Shares(index=0, num_processes=1, num_replicas=one.num_healthy)
 
@@ -180,22 +187,18 @@ class SimulatedTorusProgram(LocalProgram):
         self._pieces: dict[int, np.ndarray] = {}  # of slots, by chip, with `shard_update`
         self._lost = ""  # why the state is not whole
         self.load(state)
-        self._denominators = tf.function(
-            add_in_order()(functools.partial(loss_denominators, learner.task)), autograph=False
-        )
-        self._sums = tf.function(
-            add_in_order()(functools.partial(batch_sums, learner)), autograph=False
-        )
-        self._update = tf.function(
-            add_in_order()(functools.partial(update, learner)), autograph=False
-        )
+        self._denominators = _compile(loss_denominators, learner.task)
+        self._phases = [
+            (_compile(batch_sums, own), _compile(update, own)) for own in learner.in_turn()
+        ]
 
     def compile(self, specs: Specs, *, num_steps: int) -> None:
         size = self._part_size(specs["rows"][0][0])
         batch = {k: tf.TensorSpec([size, *shape[1:]], d) for k, (shape, d) in specs.items()}
         denominators = self._denominators.get_concrete_function(batch).structured_outputs
         state = self._memory[self._chips[0]]
-        self._sums.get_concrete_function(state, batch, denominators)
+        for sums, _ in self._phases:
+            sums.get_concrete_function(state, batch, denominators)
 
     def graph(self, specs: Specs) -> tf.Graph:
         """Returns the graph of one step of the whole batch on one device: no chips, no sums."""
@@ -276,15 +279,18 @@ class SimulatedTorusProgram(LocalProgram):
             for i in range(len(chips))
         ]
         denominators = self._all_reduce([self._denominators(part) for part in parts])
-        states = [self._memory[chip] for chip in chips]
-        sums = self._all_reduce([*map(self._sums, states, parts, denominators)])
-        if self._pieces:
-            state, report = self._update(self._whole_state(), sums[0])
-            self._store({chip: state for chip in chips})
-            return report
-        after = [self._update(state, total) for state, total in zip(states, sums, strict=True)]
-        self._store({chip: state for chip, (state, _) in zip(chips, after, strict=True)})
-        return after[0][1]
+        step, reports = self._memory[chips[0]].step, []
+        for sum_up, move in self._phases:
+            states = [self._memory[chip]._replace(step=step) for chip in chips]
+            sums = self._all_reduce([*map(sum_up, states, parts, denominators)])
+            if self._pieces:
+                state, report = move(self._whole_state()._replace(step=step), sums[0])
+                after = [(state, report)] * len(chips)
+            else:
+                after = [move(state, total) for state, total in zip(states, sums, strict=True)]
+            self._store({chip: state for chip, (state, _) in zip(chips, after, strict=True)})
+            reports.append(after[0][1])
+        return join_reports(reports)
 
     def _lose_chips(self) -> None:
         """Deletes the states of the chips that fail before the next step, and plans without them.

@@ -12,8 +12,8 @@ from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.learner import finite
 from lingo.learner.state import Learner, initial_state, load_arrays
-from lingo.learner.step import update
 from lingo.learner.task import Task
+from lingo.learner.update import update
 from lingo.optim.adam import Adam
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling

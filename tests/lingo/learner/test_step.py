@@ -19,8 +19,9 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.vision.conv import Conv2D, Conv3D
 from lingo.learner.state import Learner, TrainState, initial_state, load_arrays
-from lingo.learner.step import evaluate_batch, find_frozen, local_sums, train_step, update
+from lingo.learner.step import evaluate_batch, find_frozen, local_sums, train_step
 from lingo.learner.task import Task
+from lingo.learner.update import update
 from lingo.models.detection.ssd import Ssd
 from lingo.ops import random
 from lingo.optim.adam import Adam, AdamW

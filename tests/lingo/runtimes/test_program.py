@@ -13,7 +13,8 @@ from lingo.config.lazy import tf
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
-from lingo.learner.state import ONE_DEVICE, Learner, TrainState, initial_state, load_arrays
+from lingo.learner.placement import ONE_DEVICE
+from lingo.learner.state import Learner, TrainState, initial_state, load_arrays
 from lingo.runtimes.program import (
     Arrays,
     Computation,

@@ -10,7 +10,7 @@ from lingo.checkpoints import store
 from lingo.config.base.errors import LingoError
 from lingo.config.text import flatten, render
 from lingo.contract import Guard
-from lingo.learner.state import Placement
+from lingo.learner.placement import Placement
 from lingo.processes.group import Group, Patience
 from lingo.processes.processes import Cluster, LostWorker
 from lingo.runtimes.local import Local, LocalProgram
