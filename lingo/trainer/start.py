@@ -57,6 +57,7 @@ from lingo.trainer.evaluation.answers import check_answers
 from lingo.trainer.evaluation.evaluate import trace_evaluations
 from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.first_state import first_state
+from lingo.trainer.followed import check_followed
 from lingo.trainer.progress import Progress, header
 from lingo.trainer.request import Run
 
@@ -190,6 +191,7 @@ def check_evaluations(experiment: Experiment) -> None:
     _trace_predictions(experiment)
     traced = trace_evaluations(experiment)
     best.check_metric(experiment, traced)
+    check_followed(experiment, traced)
     check_prompts(experiment)
     if experiment.evaluate.answers is not None:
         check_answers(experiment)

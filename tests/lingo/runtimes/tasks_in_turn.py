@@ -2,9 +2,9 @@
 
     python tasks_in_turn.py RUNTIMES
 
-It prints the state, the losses and the metrics of each as JSON, and whether steps after a checkpoint
-are those without a break. A process of its own, because TensorFlow and JAX choose their devices
-once a process.
+It prints the state, the losses and the metrics of each as JSON, and whether steps after a
+checkpoint are those without a break. A process of its own, because TensorFlow and JAX choose their
+devices once a process.
 """
 
 from __future__ import annotations
