@@ -85,6 +85,11 @@ Phases = Mapping[str, Phase]
 """The phases of a task by name, in the order in which a step does them."""
 
 
+def are_always_due(phases: Phases) -> bool:
+    """Returns whether every step does every phase."""
+    return all(phase.is_always_due for phase in phases.values())
+
+
 def count_path(name: str) -> str:
     """Returns the path of the state that counts the updates of a phase, a float32 scalar."""
     return f"phases/{name}/updates"

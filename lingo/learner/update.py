@@ -105,7 +105,7 @@ def _report(
         scalars |= terms
     else:
         del terms[_TOTAL]
-        weight = sums.get("due", tf.constant(1.0))
+        weight = tf.cast(sums["due"] > 0, tf.float32) if "due" in sums else tf.constant(1.0)
         norm = {f"{finite.GRAD_NORM}/{learner.phase}": grad_norm}
         metrics |= {tag: {"sum": v, "weight": weight} for tag, v in (terms | norm).items()}
     if scale is not None:

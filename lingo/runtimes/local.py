@@ -31,6 +31,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.quantization.fold import dequantize_weights, fold_weights, quantize_weights
 from lingo.layers.stacks.micro_batches import micro_batch_shape
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.learner.phase import are_always_due
 from lingo.learner.placement import Placement
 from lingo.learner.state import Learner, TrainState, WhichWeights, load_arrays
 from lingo.learner.step import train_step
@@ -74,6 +75,11 @@ class Local(Runtime):
             raise ParamError(
                 f"stage_devices={num}, but the model has no PipelinedChain with stages for them;"
                 " runtime=Mesh(stage=...) is for identical layers"
+            )
+        if not are_always_due(learner.task.phases()):
+            raise ParamError(
+                f"stage_devices={num} computes every phase at every step, and a phase of"
+                f" {type(learner.task).__name__} is not due at every step: take stage_devices=1"
             )
         if (parts := learner.accumulation_steps) > 1:
             raise ParamError(

@@ -20,6 +20,7 @@ from lingo.layers import path
 from lingo.layers.layer import Layer
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.padding import pipelines, row_multiple
+from lingo.learner.phase import are_always_due
 from lingo.learner.state import Learner
 
 
@@ -129,6 +130,8 @@ def _check_groups(
         why = "a replica has to have whole groups, or each group the same number of whole replicas"
     elif learner.accumulation_steps > 1:
         why = "replicas exchange nothing inside the loop of accumulation_steps"
+    elif not are_always_due(learner.task.phases()):
+        why = "replicas exchange nothing inside a phase that is not due at every step"
     elif xla:
         why = "replicas exchange nothing inside a program that runtime.xla compiles"
     elif path.stack_shape(layer.path) or any(layer in p.tree() for p in pipelines(learner.task)):

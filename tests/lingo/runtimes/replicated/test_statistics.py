@@ -11,6 +11,7 @@ from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Chain
 from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.learner.phase import Phase
 from lingo.learner.state import Learner
 from lingo.models.image.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.optim.sgd import Sgd
@@ -25,8 +26,24 @@ class Counting(RmsNorm):
         return BatchRequirements(examples_counted=0)
 
 
+class Late(ImageClassification):
+    """Learns at every second step."""
+
+    def phases(self):
+        return {"late": Phase(weights=(".*",), every_steps=2)}
+
+
 def check(
-    size, statistics_over=None, *, replicas=2, parts=1, xla=False, norm=None, first=(), stack=None
+    size,
+    statistics_over=None,
+    *,
+    replicas=2,
+    parts=1,
+    xla=False,
+    norm=None,
+    first=(),
+    stack=None,
+    cls=ImageClassification,
 ):
     """Checks a convolution with BatchNorm on replicas of two processes, or on one."""
     norm = norm or BatchNorm.params(statistics_over=statistics_over)
@@ -36,7 +53,7 @@ def check(
         AmoebaNetHead.params(dim=2, num_classes=2),
     ]
     model = (stack or Chain.params()).set(layers=layers)
-    task = ImageClassification.params(model=model, num_classes=2, image_shape=(4, 4, 1))
+    task = cls.params(model=model, num_classes=2, image_shape=(4, 4, 1))
     learner = Learner(task.build(), Sgd.params(learning_rate=1.0).build(), accumulation_steps=parts)
     num = min(replicas, 2)
     check_statistics(learner, Shares(0, num, replicas // num), size, xla=xla)
@@ -83,6 +100,8 @@ def test_replicas_share_no_group_in_loops_and_compiled_programs():
     loop = Repeat.params(layer=BatchNorm.params(dim=1, statistics_over=8), num_layers=2)
     with pytest.raises(ParamError, match=r"layers/\[0:2\] takes .* inside the loop of a stack"):
         check(16, 4, replicas=4, first=[loop])
+    with pytest.raises(ParamError, match="inside a phase that is not due at every step"):
+        check(16, 8, replicas=4, cls=Late)
     stack = PipelinedChain.params(num_stages=2, num_micro_batches=2)
     with pytest.raises(ParamError, match=r"or inside a pipeline; --set='runtime=Mesh\(data=4\)'"):
         check(16, 8, replicas=4, stack=stack)
