@@ -89,7 +89,7 @@ def numwords(share: float = 0.5, batch_size: int = 64):
             weight_decay=0.01,
             max_grad_norm=1.0,
         ),
-        max_steps=3000,
+        max_steps=2000,
         evaluate=Evaluation.params(
             every_steps=500,
             answers=Answers.params(

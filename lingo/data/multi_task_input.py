@@ -73,6 +73,9 @@ class TaskInput(DerivedInput):
     def offers(self) -> dict[str, Any]:
         return {TASK_OFFERS: {self.p.task: self.input.offers()}}
 
+    def by_task(self) -> dict[str, Input]:
+        return {self.p.task: self.input}
+
     def unlabeled_params(self, path: str) -> Params:
         return self.p.copy().set(input=self.input.unlabeled_params(path), repeat=False)
 
@@ -251,13 +254,8 @@ class MultiTaskInput(Input):
         largest = max(self._names, key=size)
         return _mark_specs(self.inputs[largest].specs(), largest)
 
-    def by_task(self) -> dict[str, Params]:
-        """Returns the params of a `TaskInput` with the training data of each task."""
-        given = {"seed": self.p.seed, "batch_size": self.p.batch_size}
-        return {
-            name: TaskInput.params(task=name, input=params.copy(), **given)
-            for name, params in self.p.inputs.items()
-        }
+    def by_task(self) -> dict[str, Input]:
+        return dict(self.inputs)
 
     def num_examples(self) -> int:
         return sum(part.num_examples() for part in self._parts)

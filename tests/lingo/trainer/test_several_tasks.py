@@ -7,12 +7,14 @@ from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.data.multi_task_input import MultiTaskInput, TaskInput
 from lingo.data.task_schedule import Evaluated, RoundRobinTasks, SimpleAdaptiveTasks
+from lingo.layers.layer import Layer
+from lingo.learner.multi_task import MultiTask
 from lingo.optim.adam import Adam
 from lingo.runtimes.local import LocalProgram
 from lingo.runtimes.program import LostState
 from lingo.trainer import loop
 from lingo.trainer.evaluation.evaluate import EvaluationResult
-from tests.lingo.learner.several_tasks import SHARED, Points, tasks
+from tests.lingo.learner.several_tasks import SHARED, D, Points, Regression, tasks
 
 PARTS = {"a": Points.params(part=1, batch_size=4), "b": Points.params(part=2, batch_size=8)}
 METRICS = {4: (1.0, 0.0), 8: (1.0, 0.3), 12: (1.0, 0.1), 16: (0.0, 1.0)}
@@ -113,6 +115,40 @@ def test_a_run_that_loses_its_state_trains_the_same_tasks_again(
     whole, again = weights(tmp_path / "whole"), weights(tmp_path / "losing")
     for name, value in whole.items():
         np.testing.assert_array_equal(again[name], value, err_msg=name)
+
+
+class Centered(Layer):
+    """Its input without the mean of the training data, which is fitted before step 1."""
+
+    def setup(self):
+        self.mean = self.state("mean", [D], decay=1.0)
+
+    def __call__(self, x):
+        return x - self.mean
+
+    def fit(self, x):
+        return {"mean": x.mean(axis=0)}
+
+
+class CenteredRegression(Regression):
+    centered: Centered = Centered
+
+    def setup(self):
+        super().setup()
+        self.centered = self.p.centered.build()
+
+    def predict(self, batch):
+        return super().predict({**batch, "x": self.centered(batch["x"])})
+
+
+def test_states_are_fitted_to_the_data_of_their_task(run, weights, directory):
+    params = experiment(max_steps=1)
+    params.task = MultiTask.params(tasks={"a": CenteredRegression, "b": CenteredRegression})
+    run(params, directory)
+    for name, data in params.build().train_input.by_task().items():
+        wanted = data.examples(np.arange(40))["x"].mean(axis=0)
+        found = weights(directory)[f"state/tasks/{name}/centered/mean"]
+        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
 
 
 def test_a_followed_metric_that_no_evaluation_has_is_refused(run, directory):
