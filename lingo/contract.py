@@ -306,10 +306,6 @@ class Experiment(Configurable):
         """Names of classes by label; (): they have none. DataError: the data is not readable."""
         return tuple(getattr(self.task.p, "class_names", ())) or self.train_input.class_names
 
-    def task_of(self, input: Input) -> Task:
-        """Returns the task that an input is for: `task`, or one of its tasks."""
-        return self.task.select(input.specs())
-
     @property
     def declares_late(self) -> bool:
         """Whether shapes of weights or batches are known only after a process has its devices."""

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.contract import Answers, Checkpointing, Evaluation, Experiment
-from lingo.data import LearnedPieces, MultiTaskInput, PairInput, TaskInput, TextInput
-from lingo.data.task_schedule import ConstantTasks
+from lingo.data import (
+    ConstantTasks,
+    LearnedPieces,
+    MultiTaskInput,
+    PairInput,
+    TaskInput,
+    TextInput,
+)
 from lingo.decode.sampling import Sampling
 from lingo.layers import Rotary, Stack, TransformerLayer
 from lingo.layers.sequence.cross_attention import CrossAttention

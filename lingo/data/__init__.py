@@ -34,6 +34,17 @@ from lingo.data.staged_input import StagedInput
 from lingo.data.tables.column import CategoryColumn, Column, DateColumn, NumberColumn
 from lingo.data.tables.read import read_table
 from lingo.data.tables.table_input import CsvInput, TableInput
+from lingo.data.task_schedule import (
+    ConstantTasks,
+    ExponentialTasks,
+    InverseRatioAdaptiveTasks,
+    PieceWiseTasks,
+    RoundRobinTasks,
+    SequentialTasks,
+    SigmoidTasks,
+    SimpleAdaptiveTasks,
+    TaskSchedule,
+)
 from lingo.data.tensor_input import TensorInput
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 from lingo.data.word_pieces import LearnedWordPieces, WordPieces
@@ -46,11 +57,13 @@ __all__ = [
     "CentralView",
     "CocoInput",
     "Column",
+    "ConstantTasks",
     "CsvInput",
     "DatasetInput",
     "DateColumn",
     "EncodedImages",
     "ExampleInput",
+    "ExponentialTasks",
     "HuggingFaceTokenizer",
     "ImageFileInput",
     "ImageFolder",
@@ -58,6 +71,7 @@ __all__ = [
     "ImageRecords",
     "Input",
     "InstalledSource",
+    "InverseRatioAdaptiveTasks",
     "JsonLines",
     "JsonlPairs",
     "LearnedPieces",
@@ -69,16 +83,22 @@ __all__ = [
     "OwnSentinelTokenizer",
     "PairInput",
     "PairSource",
+    "PieceWiseTasks",
     "PrefixText",
     "RandomView",
     "RecordSource",
+    "RoundRobinTasks",
     "SentencePiece",
     "SentinelTokenizer",
     "SequenceInput",
+    "SequentialTasks",
+    "SigmoidTasks",
+    "SimpleAdaptiveTasks",
     "SpanCorruption",
     "StagedInput",
     "TableInput",
     "TaskInput",
+    "TaskSchedule",
     "TensorInput",
     "TextFiles",
     "TextInput",

@@ -81,7 +81,7 @@ class ChoiceTree:
         sums = [[Fraction(0)] * len(shares[0].shares)]  # expected examples of parts, by stretch
         for stretch, (begin, end) in zip(shares, itertools.pairwise(begins), strict=False):
             own = [Fraction(share) for share in stretch.shares]
-            unit = (end - begin) / sum(own)
+            unit = (end - begin) / sum(own, Fraction(0))
             sums.append(
                 [before + unit * share for before, share in zip(sums[-1], own, strict=True)]
             )

@@ -44,7 +44,7 @@ def _mark_specs(specs: Mapping[str, ArraySpec], task: str) -> dict[str, ArraySpe
 
 
 class TaskInput(DerivedInput):
-    """The batches of another input, for one task of a `MultiTask`; metrics are those of this task.
+    """The batches of another input, for one task of a `MultiTask`, which gives the metrics.
 
     The other input is built with the `seed` and `repeat` of this input, and with its `batch_size`
     if that is set.
@@ -135,8 +135,8 @@ class MultiTaskInput(Input):
     input without `batch_size` takes the batch size of the MultiTaskInput; its seed is the
     MultiTaskInput's.
 
-    No loop (`steps_per_loop`) has steps of two tasks, so long loops need long cycles. `specs` are
-    those of the task with the largest batch. An example's `example_id` is its number in the task's
+    No loop (`steps_per_loop`) has steps of two tasks, so long loops need long cycles. `specs`
+    describe the largest batch of all tasks. An example's `example_id` is its number in the task's
     input times the number of tasks, plus the index of the task.
     """
 

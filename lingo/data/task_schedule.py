@@ -3,8 +3,8 @@
     ExponentialTasks.params(start={"lm": 0.9, "mt": 0.1}, end={"lm": 0.2, "mt": 0.8}, alpha=0.01)
 
 A cycle is a number of consecutive steps that train one task (`MultiTaskInput.cycle_steps`). The
-formulas are those of Lingvo's `task_scheduler.py`; a class there without `Tasks` in its name is the
-same schedule. A schedule is a function of the cycle, and of evaluations that were made before it,
+schedules and their formulas are from Lingvo's `task_scheduler.py`, where their names lack `Tasks`.
+Lingvo's adaptive ones take two tasks, these take any number. A schedule is a function of the cycle, and of evaluations that were made before it,
 so a run resumes exactly.
 
 Axes: N cycles, K tasks, in the order of the input's `inputs`.
@@ -240,7 +240,7 @@ class PieceWiseTasks(TaskSchedule):
         begin = 0  # the step from which the part counts
         for i, (start, length) in enumerate(zip(starts, lengths, strict=True)):
             here = part == i
-            own = _shift(timeline, begin, timeline.steps(np.int64(start)))
+            own = _shift(timeline, begin, timeline.first_step + start * timeline.cycle_steps)
             found[here] = self.schedules[i].probabilities(cycles[here] - start, own)
             begin += length
         return found
@@ -334,4 +334,4 @@ def _check_parts(parts: Sequence[tuple[Any, int]]) -> None:
 def _shift(timeline: Timeline, begin: int, first_step: int) -> Timeline:
     """Returns a timeline whose step 0 is step `begin`, and whose cycle 0 is at `first_step`."""
     moved = (one._replace(step=one.step - begin) for one in timeline.evaluations)
-    return Timeline(timeline.cycle_steps, int(first_step) - begin, tuple(moved))
+    return Timeline(timeline.cycle_steps, first_step - begin, tuple(moved))

@@ -127,7 +127,7 @@ class LayerTree:
         Both parents then call one layer, whose path and weights stay as they are. It is called
         before the root of the tree is complete.
         """
-        children, name = self.__dict__["_children"], part or self._wrapped
+        children, name = self.__dict__["_children"], part or cast("str", self._wrapped)
         children[part] = _Child(layer, None, is_shared=True)
         attribute, _, key = name.partition("/")
         value = self.__dict__[attribute]

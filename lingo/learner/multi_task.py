@@ -41,11 +41,11 @@ class MultiTask(Task):
 
     A step changes the weights, slots, averages and statistics of its own task, shared ones
     included, and leaves all others as they are. Schedules of learning rates count the steps of all
-    tasks. Optimizers that count updates, such as Adam, count those of a weight, by the states
+    tasks. Optimizers that count updates, such as Adam, count each weight's own updates, by the states
     `tasks/<name>/updates`.
     """
 
-    tasks: dict[str, Task]  # the tasks by name, which are those of the MultiTaskInput
+    tasks: dict[str, Task]  # the tasks by name; the MultiTaskInput has the same names
     shared: dict[str, str] = {}  # pattern of paths of layers -> path of the layer to use instead
 
     def check(self) -> None:

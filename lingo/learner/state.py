@@ -94,7 +94,7 @@ class TrainState(NamedTuple):
         return TrainState(function("", self.step), each(self.weights), slots, each(self.state))
 
     def part(self, learner: Learner) -> TrainState:
-        """Returns the tensors of this state that a learner has, and the step."""
+        """Returns the tensors of this state that a learner has, float32 [...], and the step."""
         return TrainState(
             self.step,
             {where: self.weights[where] for where in learner.weights()},
@@ -103,7 +103,7 @@ class TrainState(NamedTuple):
         )
 
     def join(self, part: TrainState) -> TrainState:
-        """Returns this state with the tensors of `part` in place of those with their paths."""
+        """Returns this state with tensors of `part`, float32 [...], in place of its own."""
         return TrainState(
             part.step,
             {**self.weights, **part.weights},
@@ -135,7 +135,7 @@ class Learner(NamedTuple):
     accumulation_steps: int = 1  # parts of a batch whose gradients are added, one after the other
     specs: Specs = MappingProxyType({})  # name -> (shape, dtype) of a batch; {} if not known
     phase: str | None = None  # the phase of the task that it does; None: all phases, in turn
-    whole: Task | None = None  # the task of which `task` is one part; None: `task` is no part
+    whole: Task | None = None  # the `MultiTask` that has `task` as a part; None: `task` is no part
 
     def in_turn(self) -> list[Learner]:
         """Returns a learner for each phase of the task, in order; itself if there are no phases.

@@ -66,7 +66,7 @@ class Task(Layer, interface=True):
     _never_called: ClassVar[dict[str, str]] = {"build": Layer._never_called["build"]}
 
     def parts(self) -> Mapping[str, Task]:
-        """Returns the tasks of which each step trains one, by name; {}: there is only this one."""
+        """Returns the tasks by name, if each step trains one of several; {}: there is only this."""
         return {}
 
     def select(self, batch: Iterable[str]) -> Task:

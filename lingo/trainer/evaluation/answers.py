@@ -77,7 +77,7 @@ def check_answers(experiment: Experiment) -> None:
             continue
         longest = max(p.prompt.num_positions(max_tokens) for p in input.text_pairs(limit))
         try:
-            experiment.task_of(input).check_positions(longest)
+            experiment.task.select(input.specs()).check_positions(longest)
         except ParamError as error:
             raise ParamError(
                 f"evaluate.answers: the longest source of {name!r} and {max_tokens=}: {error}"

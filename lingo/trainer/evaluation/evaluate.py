@@ -125,7 +125,7 @@ def evaluate_all(
     found: dict[str, dict[str, float]] = {}
     for name, input in experiment.eval_inputs.items():
         states = sum_metrics(program, input, weights=weights, between=between)
-        metrics = read_results(experiment.task_of(input), states)
+        metrics = read_results(experiment.task.select(input.specs()), states)
         answers: list[Answer] = []
         if experiment.evaluate.answers and input.has_text_pairs:
             with show_progress(f"answering {name}") as progress:
@@ -213,7 +213,7 @@ def loss_tags(
     """Returns the `loss_terms` of an evaluation's result, by the tags of the input's own task."""
     if (data := experiment.eval_inputs.get(result.input)) is None:  # an average
         return loss_terms(experiment.task, result.metrics, rows)
-    own, name = experiment.task_of(data), marked_task(data.specs()) or ""
+    own, name = experiment.task.select(data.specs()), marked_task(data.specs()) or ""
     return loss_terms(own, result.metrics, rows, name=name)
 
 
@@ -283,7 +283,7 @@ def summarize(
     exception of the task's methods becomes a warning: it must not end a run that has trained for
     hours.
     """
-    task, summaries = experiment.task_of(input), dict[str, Media | float]()
+    task, summaries = experiment.task.select(input.specs()), dict[str, Media | float]()
     for name, state in states.items():
         with _warn_on_exception(task.metric_summaries):
             of_metric = task.metric_summaries(name, state)
@@ -314,7 +314,7 @@ def check_examples(experiment: Experiment, input: Input, *, metrics: Collection[
     Raises ParamError if the result has another form than `Task` documents, and any exception of
     `Task.summaries` itself.
     """
-    task = experiment.task_of(input)
+    task = experiment.task.select(input.specs())
     if not (_shows_examples(task) and input.num_batches()):
         return
     batch = input.batch(0)
