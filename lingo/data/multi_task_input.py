@@ -4,7 +4,7 @@
     TaskInput.params(task="translation", input=heldout_pairs)
 
 A batch belongs to one task, and has the arrays of this task's own input alone. An array without
-content, `task/<name>`, names the task (`task_mark`), so a program is compiled for each task.
+content, `task__<name>`, names the task (`task_mark`), so a program is compiled for each task.
 
 Axes: B examples per batch, N cycles, K tasks.
 """

@@ -4,8 +4,8 @@
 
 A cycle is a number of consecutive steps that train one task (`MultiTaskInput.cycle_steps`). The
 schedules and their formulas are from Lingvo's `task_scheduler.py`, where their names lack `Tasks`.
-Lingvo's adaptive ones take two tasks, these take any number. A schedule is a function of the cycle, and of evaluations that were made before it,
-so a run resumes exactly.
+Lingvo's adaptive schedules take two tasks, these take any number. A schedule is a function of the
+cycle, and of evaluations that were made before it, so a run resumes exactly.
 
 Axes: N cycles, K tasks, in the order of the input's `inputs`.
 """

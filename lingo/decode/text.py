@@ -62,7 +62,7 @@ def prompt_batch(
         `prefix_seen`: bool [B, C], all True, for the mask `Prefix`; only if prompts are prefixes;
         `source_tokens`, `source_segments`, `source_positions`: int32 [B, M], as in a training batch
             with one source per example; only if prompts have sources;
-        `task/<name>`: int32 [B], zeros, only if prompts have a task.
+        `task__<name>`: int32 [B], zeros, only if prompts have a task.
     """
     tokens = [prompt.tokens for prompt in prompts]
     common = min(map(len, tokens))

@@ -26,9 +26,9 @@ from lingo.decode.decoding import Decoding
 from lingo.layers import path
 from lingo.layers.layer import Layer
 from lingo.learner.task import Batch, Task
-from lingo.storage.files import PATH_PART
 
 _FOLDER = "tasks"  # of the tasks' paths
+_NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
 
 
 class MultiTask(Task):
@@ -41,7 +41,7 @@ class MultiTask(Task):
 
     A step changes the weights, slots, averages and statistics of its own task, shared ones
     included, and leaves all others as they are. Schedules of learning rates count the steps of all
-    tasks. Optimizers that count updates, such as Adam, count each weight's own updates, by the states
+    tasks. Optimizers that count updates, such as Adam, count the updates of a weight, by the states
     `tasks/<name>/updates`.
     """
 
@@ -52,10 +52,10 @@ class MultiTask(Task):
         if not self.p.tasks:
             raise ParamError("tasks is empty: give at least one task")
         for name in self.p.tasks:
-            if not PATH_PART.fullmatch(name):
+            if not _NAME.fullmatch(name):
                 raise ParamError(
-                    f"tasks[{name!r:.80}]: the name becomes part of a path; use up to 64 letters,"
-                    " digits, '.', '_', '-', the first of them a letter or a digit"
+                    f"tasks[{name!r:.80}]: the name becomes part of paths and of an array's name:"
+                    " use up to 64 letters, digits and '_', the first of them a letter"
                 )
         for pattern in self.p.shared:
             check_regex(pattern)

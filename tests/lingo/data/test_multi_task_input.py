@@ -40,7 +40,7 @@ def test_each_task_gets_the_batches_of_its_own_input_without_gaps(cycle_steps):
     for step, name in enumerate(task_names(data, 60)):
         assert data.task_steps(step) == done
         batch, wanted = data.batch(step), alone[name].batch(done[name])
-        assert batch.pop(f"task/{name}").tolist() == [0] * len(batch["rows"])
+        assert batch.pop(f"task__{name}").tolist() == [0] * len(batch["rows"])
         ids = batch.pop("example_id")
         np.testing.assert_array_equal(ids // 2, wanted.pop("example_id"))
         np.testing.assert_array_equal(ids % 2, list(PARTS).index(name))
@@ -83,7 +83,7 @@ def test_a_step_needs_no_earlier_step():
 def test_loops_of_steps_end_where_the_task_changes():
     data = tasks(schedule=RoundRobinTasks, cycle_steps=3)
     with Prefetch(data, spans=[range(8)]) as items:
-        spans = [(steps, "task/a" in batches) for steps, batches in items]
+        spans = [(steps, "task__a" in batches) for steps, batches in items]
     assert spans == [(range(3), True), (range(3, 6), False), (range(6, 8), True)]
 
 
@@ -122,7 +122,7 @@ def test_an_evaluation_reads_the_input_of_one_task():
     for step in range(3):
         batch, wanted = data.batch(step), alone.batch(step)
         data.check_batch(batch)
-        assert batch.keys() - wanted.keys() == {"task/b"}
+        assert batch.keys() - wanted.keys() == {"task__b"}
         assert data.specs().keys() == batch.keys()
     assert data.offers() == {"task_offers": {"b": alone.offers()}}
 

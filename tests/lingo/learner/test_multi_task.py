@@ -218,7 +218,7 @@ def test_a_shared_layer_computes_with_the_weights_of_the_other_task(stack, patte
     tokens = np.arange(10, dtype=np.int32).reshape(2, 5)
     batch = {"tokens": tokens, "targets": tokens, "segments": tokens * 0 + 1}
     batch |= {"positions": tokens % 5, "weights": np.ones(2, "f"), "rows": np.arange(2)}
-    batch = {k: tf.constant(v) for k, v in batch.items()} | {"task/b": tf.zeros([2], tf.int32)}
+    batch = {k: tf.constant(v) for k, v in batch.items()} | {"task__b": tf.zeros([2], tf.int32)}
 
     def owner(where: str) -> str:
         if "/ffn" in pattern:
@@ -257,7 +257,7 @@ REPEATED = language_models(Repeat.params(layer=LAYER, num_layers=2)).tasks
     ("fields", "message"),
     [
         ({"tasks": {}}, "tasks is empty"),
-        ({"tasks": {"a/b": Regression}}, "becomes part of a path"),
+        ({"tasks": {"a/b": Regression}}, "becomes part of paths"),
         ({"shared": {"(": "x"}}, "not a regular expression"),
         ({"shared": {"tasks/c/trunk": "tasks/a/trunk"}}, "matches no layer"),
         ({"shared": {"tasks/b/trunk": "tasks/a/trunc"}}, "does not exist. Did you mean"),
@@ -285,7 +285,7 @@ def test_a_batch_names_its_task():
     with pytest.raises(ParamError, match="a batch of rows, x names no task"):
         task.select(["rows", "x"])
     with pytest.raises(ParamError, match="the task 'c', but tasks are a, b"):
-        task.select(["task/c"])
+        task.select(["task__c"])
     with pytest.raises(ParamError, match="names no task: take MultiTaskInput"):
         task.check_input({"dim": D})
     task.check_input({TASK_OFFERS: {"a": {"dim": D}}})
