@@ -334,16 +334,14 @@ class Experiment(Configurable):
         return transfer
 
     def step_flops(self, specs: Specs | None = None) -> int:
-        """Returns the model FLOPs of a training step: three times the forward pass.
+        """Returns the model FLOPs of a training step, `Task.step_flops`; 0: they are not counted.
 
-        The backward pass takes twice as many FLOPs as the forward pass (Chowdhery et al. 2022, app.
-        B). Recomputation to save memory does not count, but padding does. The result is 0 if the
-        task does not count FLOPs.
+        Recomputation to save memory does not count, but padding does.
 
         Args:
             specs: name -> (shape, dtype) of a batch's arrays; None: those of the largest batch.
         """
-        return 3 * self.task.batch_flops(specs or self.train_input.specs())
+        return self.task.step_flops(specs or self.train_input.specs())
 
     def _check_evaluations(self) -> None:
         known, averages = self.p.eval_inputs, self.p.evaluate.averages

@@ -9,8 +9,8 @@ So a generator learns against the critic that has just learned (Goodfellow et al
 1). A phase is like a step of its own: gradients are clipped by the norm of its weights, a value
 that is not finite skips its update alone, and it has random numbers of its own. A phase that is not
 due computes no loss, and leaves its weights, slots, averages and statistics as they are, bit for
-bit. Schedules count steps. Optimizers that count updates, such as Adam, count those of a weight:
-for a phase that is not due at every step, the state `phases/<name>/updates` has the number.
+bit. Schedules count steps. Optimizers that count updates, such as Adam, count a weight's own: for
+a phase that is not due at every step, the state `phases/<name>/updates` has the number.
 """
 
 from __future__ import annotations

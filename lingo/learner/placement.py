@@ -99,7 +99,7 @@ class Placement:
         return contextlib.nullcontext()
 
     def select(self, condition: tf.Tensor, new: T, old: T) -> T:
-        """Returns `new` if the condition is true, else `old`; both are structures of tensors."""
+        """Returns `new` if the condition holds, else `old`: structures of tensors of any shape."""
         return tf.cond(condition, lambda: new, lambda: old)
 
 

@@ -4,6 +4,8 @@
     sums = total(batch_sums(state, batch, denominators))       # gradients, losses, ...
     state, report = update(state, sums)                        # on each replica, all or its shard
 
+A task with phases (`lingo/learner/phase.py`) does the last two for each of its phases, in turn.
+
 `total` adds over replicas: it is the identity on one device and on a mesh, and an all-reduce on
 replicas. `batch_sums` never divides by a local batch size or a number of replicas.
 

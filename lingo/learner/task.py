@@ -148,6 +148,15 @@ class Task(Layer, interface=True):
         """
         return 0
 
+    def step_flops(self, specs: Specs) -> int:
+        """Returns the operations of the matrix products of a training step.
+
+        They are three times those of the forward pass, since the backward pass takes twice as many
+        (Chowdhery et al. 2022, app. B). A task whose phases call its layers several times overrides
+        this. Plans of memory and time count one forward pass, and its gradient.
+        """
+        return 3 * self.batch_flops(specs)
+
     def read_metric(self, name: str, state: Mapping[str, Any]) -> dict[str, float]:
         """Returns a metric's results by name, from its state added up over all examples.
 

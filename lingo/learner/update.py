@@ -125,7 +125,7 @@ def _report(
 def join_reports(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the report of a step from the reports of its phases, in order.
 
-    The total loss and the norm of gradients are those of all phases that were due.
+    The total loss is a sum over the phases that were due, and the norm is over all their gradients.
     """
     states = [report["metric_states"] for report in reports]
     joined = {

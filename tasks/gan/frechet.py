@@ -3,8 +3,8 @@
     d^2 = |m1 - m2|^2 + trace(C1 + C2 - 2 (C1 C2)^(1/2))
 
 It is the distance between normal distributions with the means m and covariances C of the two sets
-(Dowson and Landau 1982). Heusel et al. (2017) take the vectors of an Inception network; here they
-are whatever the caller has, such as pixels.
+(Dowson and Landau 1982). Heusel et al. (2017) take the vectors of an Inception network; here the
+caller chooses, for example pixels.
 
 Axes: B batch, D width of a vector.
 """

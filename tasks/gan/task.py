@@ -39,10 +39,10 @@ class ImageGan(Task):
     """Images from random vectors, by two networks against each other (Goodfellow et al. 2014).
 
     `non_saturating` is the loss of sec. 3 there: the discriminator minimizes the cross-entropy of
-    data against samples, and the generator that of its samples taken for data. `wasserstein` is the
-    difference of the mean logits, with a penalty on the norm of the discriminator's gradient
-    halfway between data and samples (Gulrajani et al. 2017, algorithm 1); it wants a
-    `generator_every_steps` of 5.
+    telling data from samples, and the generator minimizes the cross-entropy of its samples with the
+    label of data. `wasserstein` is the difference of the mean logits, with a penalty on the norm of
+    the discriminator's gradient at random points between data and samples (Gulrajani et al. 2017,
+    algorithm 1); it wants a `generator_every_steps` of 5.
 
     Latents are uniform in -1..1. In training they differ in each step; in evaluations and
     predictions each example has a fixed one. The metric `frechet` is the squared Frechet distance
@@ -79,7 +79,7 @@ class ImageGan(Task):
         }
 
     def discriminator_loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the terms `data` and `samples`, and `penalty` for `wasserstein`."""
+        """Returns `data`, `samples` and, for `wasserstein`, `penalty`: float32 scalars."""
         images, samples = self._images(batch), tf.stop_gradient(self._samples(batch))
         data, made = self._logits(images), self._logits(samples)
         if self.p.form == "non_saturating":
@@ -90,7 +90,7 @@ class ImageGan(Task):
         return {term: tf.reduce_sum(batch["weights"] * loss) for term, loss in losses.items()}
 
     def generator_loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the term `samples`."""
+        """Returns the term `samples`, a float32 scalar."""
         logits = self._logits(self._samples(batch))
         loss = tf.nn.softplus(-logits) if self.p.form == "non_saturating" else -logits
         return {"samples": tf.reduce_sum(batch["weights"] * loss)}
@@ -117,12 +117,9 @@ class ImageGan(Task):
         return super().read_metric(name, state)
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns `samples`, float32 [B, H, W, C] in 0..1, one for each example.
-
-        If the batch has `images`, the result also has their `logits`, float32 [B].
-        """
-        made = {"samples": _to_levels(self._samples(batch))}
-        return made | ({"logits": self._logits(self._images(batch))} if "images" in batch else {})
+        """Returns `samples`, float32 [B, H, W, C] in 0..1, and the `logits` of `images`, [B]."""
+        logits = self._logits(self._images(batch))
+        return {"samples": _to_levels(self._samples(batch)), "logits": logits}
 
     def summaries(
         self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
@@ -136,9 +133,24 @@ class ImageGan(Task):
 
     def batch_flops(self, specs: Specs) -> int:
         """Returns the operations of one call of each network for a batch."""
+        return sum(self._call_flops(specs))
+
+    def step_flops(self, specs: Specs) -> int:
+        """Returns the operations of both phases, in the mean over steps.
+
+        The discriminator learns from two batches, which takes three passes each, and so does the
+        generator from one. Its gradient passes through the discriminator, whose weights need none
+        then: two passes. The penalty takes a pass, its gradient, and the gradients of both: six.
+        """
+        generator, discriminator = self._call_flops(specs)
+        has_penalty = self.p.form == "wasserstein"
+        first = generator + (12 if has_penalty else 6) * discriminator
+        return first + (3 * generator + 2 * discriminator) // self.p.generator_every_steps
+
+    def _call_flops(self, specs: Specs) -> tuple[int, int]:
         size = specs["images"][0][0]
         latents, images = (size, self.p.latent_dim), (size, *self.p.image_shape)
-        return self.generator.flops(latents) + self.discriminator.flops(images)
+        return self.generator.flops(latents), self.discriminator.flops(images)
 
     def _images(self, batch: Batch) -> tf.Tensor:
         """Returns the images of a batch, float32 [B, H, W, C] in -1..1."""
@@ -166,7 +178,7 @@ class ImageGan(Task):
         if call.training:
             key = random.fold(self.random_key(name), call.rows)
         else:
-            ids = batch.get("example_id", call.rows)
+            ids = batch.get("example_id", tf.range(tf.shape(batch["weights"])[0]))
             key = random.fold(random.fold(random.root_key(0), random.text_hash(name)), ids)
         return random.uniform(key, size)
 

@@ -56,6 +56,8 @@ PIECES: Mapping[str, Sequence[Piece]] = {
         _percent("image.amoebanet.digits"),
         _percent("image.amoebanet.digits_b"),
         _percent("image.unet.blobs"),
+        _piece("gan.digits", "frechet", "Frechet distance"),
+        _piece("gan.digits_wasserstein", "frechet", "Frechet distance"),
         _percent("image.ssd.scenes", "ap", "average precision"),
     ),
     "text": (

@@ -33,6 +33,8 @@ from tasks.bert.task import BertPretraining
 from tasks.click.model import Dlrm, Mlp
 from tasks.click.task import ClickPrediction
 from tasks.detection.task import ObjectDetection
+from tasks.gan.model import Discriminator, Generator
+from tasks.gan.task import ImageGan
 from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
@@ -280,6 +282,23 @@ CASES: dict[type[Layer], Case] = {
             flip_rate=0.5,
         ),
         {"batch": PICTURES},
+        method="loss",
+    ),
+    Generator: Case(
+        Generator.params(latent_dim=T, image_shape=(4, 4, 1), num_filters=8),
+        {"latents": floats(B, T)},
+    ),
+    Discriminator: Case(
+        Discriminator.params(image_shape=(4, 4, 1), num_filters=2), {"x": floats(B, 4, 4, 1)}
+    ),
+    ImageGan: Case(
+        ImageGan.params(
+            generator=Generator.params(num_filters=2),
+            discriminator=Discriminator.params(num_filters=2),
+            image_shape=(4, 4, 1),
+            latent_dim=T,
+        ),
+        {"batch": {"images": floats(B, 4, 4, 1), "weights": np.ones(B, "f")}},
         method="loss",
     ),
     LanguageModel: Case(MODEL.copy().set(vocab_size=7), DOCUMENTS),

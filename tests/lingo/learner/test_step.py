@@ -19,11 +19,10 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.vision.conv import Conv2D, Conv3D
 from lingo.learner.state import Learner, TrainState, initial_state, load_arrays
-from lingo.learner.step import evaluate_batch, find_frozen, local_sums, train_step
+from lingo.learner.step import batch_sums, evaluate_batch, train_step
 from lingo.learner.task import Task
-from lingo.learner.update import update
+from lingo.learner.update import join_reports, update
 from lingo.models.detection.ssd import Ssd
-from lingo.ops import random
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.optimizer import Move, Slot, Update, Weight
@@ -35,6 +34,7 @@ from tasks.bert.task import BertPretraining
 from tasks.click.model import Dlrm, Mlp
 from tasks.click.task import ClickPrediction
 from tasks.detection.task import ObjectDetection
+from tasks.gan.task import ImageGan
 from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
@@ -182,6 +182,13 @@ def click_prediction() -> tuple[Params, dict[str, np.ndarray]]:
     return task, batch
 
 
+def image_gan() -> tuple[Params, dict[str, np.ndarray]]:
+    task = ImageGan.params(image_shape=(4, 4, 1), latent_dim=3, form="wasserstein")
+    task.generator.num_filters = task.discriminator.num_filters = 2
+    images = np.random.RandomState(0).uniform(size=(B, 4, 4, 1)).astype("f")
+    return task, {"images": images, "weights": np.array([1, 1, 0, 1, 1, 1, 0, 1], "f")}
+
+
 def table_prediction() -> tuple[Params, dict[str, np.ndarray]]:
     model = TableModel.params(hidden=Mlp.params(output_dims=(4,)))
     task = TablePrediction.params(model=model, num_numbers=2, category_sizes=(3, 5))
@@ -200,6 +207,7 @@ TASKS = {
     ClickPrediction: click_prediction,
     Distillation: distillation,
     ImageClassification: image_classification,
+    ImageGan: image_gan,
     LanguageModeling: language_modeling,
     ObjectDetection: object_detection,
     QuestionAnswering: question_answering,
@@ -239,14 +247,14 @@ def step_in_parts(learner, state, batch, sizes):
     """A plain runtime of n replicas: splits the batch, runs `local` on each part, and adds."""
     ends = np.cumsum(sizes)
     parts = [{k: v[e - n : e] for k, v in batch.items()} for n, e in zip(sizes, ends, strict=True)]
-    key = random.fold(random.root_key(learner.seed), state.step)
-    task, totals = learner.task, added([learner.task.loss_denominators(part) for part in parts])
-    frozen = find_frozen(learner)
-    sums = [
-        local_sums(task, state.weights, state.state, part, totals, key, frozen=frozen)
-        for part in parts
-    ]
-    return update(learner, state, added(sums))
+    totals = added([learner.task.loss_denominators(part) for part in parts])
+    after, reports = state, []
+    for own in learner.in_turn():
+        before = after._replace(step=state.step)
+        sums = added([batch_sums(own, before, part, totals) for part in parts])
+        after, report = update(own, before, sums)
+        reports.append(report)
+    return after, join_reports(reports)
 
 
 def added(values: list[Any]) -> Any:
