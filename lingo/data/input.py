@@ -243,7 +243,7 @@ class Input(Configurable, interface=True):
         """Returns sentences about the data to show the user, such as which records are left out."""
         return []
 
-    def by_task(self) -> dict[str, Input]:
+    def inputs_by_task(self) -> dict[str, Input]:
         """Returns the input of each task, by name; an input without tasks is that of the task "".
 
         The batches of these inputs have no mark of their task.

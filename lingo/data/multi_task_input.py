@@ -73,7 +73,7 @@ class TaskInput(DerivedInput):
     def offers(self) -> dict[str, Any]:
         return {TASK_OFFERS: {self.p.task: self.input.offers()}}
 
-    def by_task(self) -> dict[str, Input]:
+    def inputs_by_task(self) -> dict[str, Input]:
         return {self.p.task: self.input}
 
     def unlabeled_params(self, path: str) -> Params:
@@ -254,7 +254,7 @@ class MultiTaskInput(Input):
         largest = max(self._names, key=size)
         return _mark_specs(self.inputs[largest].specs(), largest)
 
-    def by_task(self) -> dict[str, Input]:
+    def inputs_by_task(self) -> dict[str, Input]:
         return dict(self.inputs)
 
     def num_examples(self) -> int:

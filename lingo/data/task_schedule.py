@@ -72,7 +72,7 @@ class TaskSchedule(Configurable, interface=True):
         """Returns the metrics, "input/metric", that decide over later cycles."""
         return []
 
-    def _by_task(self, field: str) -> np.ndarray:
+    def _task_numbers(self, field: str) -> np.ndarray:
         """Returns the numbers of a field {task: number} in the order of the tasks, float64 [K]."""
         given, tasks = getattr(self.p, field), self.p.tasks
         self._check_tasks(field, given)
@@ -107,7 +107,7 @@ class ConstantTasks(TaskSchedule):
 
     def setup(self) -> None:
         num = len(self.p.tasks)
-        numbers = self._by_task("weights") if self.p.weights else np.ones(num)
+        numbers = self._task_numbers("weights") if self.p.weights else np.ones(num)
         self._shares = numbers / numbers.sum()
 
     def probabilities(self, cycles: np.ndarray, timeline: Timeline = NO_TIMELINE) -> np.ndarray:
@@ -125,7 +125,7 @@ class _ShiftedExponential(TaskSchedule, interface=True):
         ranges.check_positive(self.p, "alpha")
 
     def setup(self) -> None:
-        self._start, self._end = self._by_task("start"), self._by_task("end")
+        self._start, self._end = self._task_numbers("start"), self._task_numbers("end")
 
     def _scale(self) -> np.ndarray:
         """Returns the factor b of each task, float64 [K]."""
@@ -266,7 +266,7 @@ class _AdaptiveTasks(TaskSchedule, interface=True):
         self._check_tasks("task_metrics", metrics)
         if lacking := [name for name in self.p.tasks if name not in metrics]:
             raise ParamError(f"task_metrics has no {lacking[0]!r}: give a metric for each task")
-        self._expected = self._by_task("expected")
+        self._expected = self._task_numbers("expected")
         if (self._expected == 0).any():
             raise ParamError(f"expected={dict(self.p.expected)}: each number is above 0")
 

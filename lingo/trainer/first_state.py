@@ -60,7 +60,7 @@ def first_state(run: Run, warm: Transfer | None) -> TrainState:
 def _fit(run: Run, start: TrainState, known: set[str]) -> dict[str, np.ndarray]:
     """Returns the fitted states of all tasks, {path: float32 array}, but those in `known`."""
     fitted: dict[str, np.ndarray] = {}
-    for name, data in run.experiment.train_input.by_task().items():
+    for name, data in run.experiment.train_input.inputs_by_task().items():
         task = run.experiment.task.select([task_mark(name)])
         layers = layers_to_fit(task, known={*known, *fitted})
         if not layers:

@@ -166,7 +166,7 @@ def start_run(run: Run, status: RunStatus) -> Start:
 def _check_tasks(experiment: Experiment) -> None:
     """Raises ParamError if the sums of a task of the user's are wrong, as `task_check` says."""
     place = Placement(compiled=experiment.runtime.compiles)
-    for name, data in experiment.train_input.by_task().items():
+    for name, data in experiment.train_input.inputs_by_task().items():
         own = experiment.learner.select([task_mark(name)])
         check_sums(own, data.specs(), place)
         check_padding(own, data)

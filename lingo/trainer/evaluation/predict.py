@@ -253,9 +253,9 @@ def _specs(experiment: Experiment) -> dict[str, ArraySpec]:
     """Returns name -> (shape, dtype) of all inputs' arrays; the training input takes precedence."""
     specs: dict[str, ArraySpec] = {}
     data = experiment.train_input
-    for input in (*experiment.eval_inputs.values(), *data.by_task().values(), data):
+    for input in (*experiment.eval_inputs.values(), *data.inputs_by_task().values(), data):
         specs.update(input.specs())
-    marks = [task_mark(name) for name in data.by_task() if name]
+    marks = [task_mark(name) for name in data.inputs_by_task() if name]
     return specs | dict.fromkeys(marks, specs["rows"])
 
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.document_input import TextInput
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture
 from lingo.data.multi_task_input import MultiTaskInput, TaskInput
 from lingo.data.prefetch import Prefetch
+from lingo.data.record_source import TextFiles
 from lingo.data.task_schedule import (
     ConstantTasks,
     Evaluated,
@@ -19,6 +21,7 @@ from lingo.data.task_schedule import (
     RoundRobinTasks,
     SimpleAdaptiveTasks,
 )
+from lingo.decode.text import prompt_batch
 from tests.lingo.data.test_mixture import Numbers
 
 PARTS = {"a": Numbers.params(part=0, size=7, batch_size=2), "b": Numbers.params(part=1, size=5)}
@@ -131,6 +134,21 @@ def test_a_mixture_may_be_the_input_of_a_task():
     mixed: Input = Mixture.params(inputs=PARTS | {"a": Numbers.params(part=0)}, batch_size=4)
     data = tasks(inputs={"mixed": mixed, "b": PARTS["b"]}, schedule=RoundRobinTasks)
     assert data.batch(2)["example_id"].tolist() == [8, 10, 12, 14]
+
+
+def test_prompts_and_pairs_name_their_task():
+    texts = TextInput.params(source=TextFiles.params(pattern="*"), length=8)
+    data = tasks(inputs={"numbers": PARTS["a"], "texts": texts, "others": texts.copy()})
+    for built, task in (
+        (data, "texts"),
+        (tasks(inputs=data.p.inputs, prompt_task="others"), "others"),
+        (TaskInput.params(task="texts", input=texts, batch_size=2).build(), "texts"),
+    ):
+        prompt = built.prompt("ab")
+        assert prompt.task == task
+        batch = prompt_batch([prompt, prompt], rows=[0, 1], end_id=1)
+        assert batch[f"task__{task}"].tolist() == [0, 0]
+    assert data.tokenizer is data.inputs["texts"].tokenizer
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_states_are_fitted_to_the_data_of_their_task(run, weights, directory):
     params = experiment(max_steps=1)
     params.task = MultiTask.params(tasks={"a": CenteredRegression, "b": CenteredRegression})
     run(params, directory)
-    for name, data in params.build().train_input.by_task().items():
+    for name, data in params.build().train_input.inputs_by_task().items():
         wanted = data.examples(np.arange(40))["x"].mean(axis=0)
         found = weights(directory)[f"state/tasks/{name}/centered/mean"]
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
