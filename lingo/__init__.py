@@ -330,6 +330,7 @@ def sweep(
     seed: int | None = None,
     metric: str | None = None,
     goal: Literal["min", "max"] | None = None,
+    prune: str | None = None,
     workers: int = 1,
 ) -> SweepOutcome:
     """Trains an experiment once for each combination of values; the same call resumes the sweep.
@@ -362,6 +363,7 @@ def sweep(
         seed=seed,
         metric=metric,
         goal=goal,
+        prune=prune,
         workers=workers,
     )
     return verb.sweep(options)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
@@ -18,8 +17,9 @@ from lingo.config import ranges
 from lingo.config.base.types import Operational
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.registry import ResolvedExperiment
-from lingo.data.array_spec import ArraySpec, Specs
-from lingo.data.input import Input
+from lingo.data.array_spec import Specs
+from lingo.data.epochs import Cadence, RunLength, check_unit
+from lingo.data.input import Input, LateSpecs
 from lingo.decode.chat import ContinueText, Responder
 from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
@@ -96,7 +96,8 @@ class Evaluation(Configurable):
     `lingo.load(run, step="best")`.
     """
 
-    every_steps: int = 500  # steps between evaluations
+    every_steps: int | None = 500  # steps between evaluations; None: every_epochs says it
+    every_epochs: float | None = None  # passes over the training data between evaluations
     weights: Literal["trained", "ema"] = "trained"  # ema: the optimizer's moving average of weights
     metric: str | None = None  # "input/metric", such as "heldout/loss", that decides what is best
     goal: Literal["min", "max"] = "min"  # whether a smaller or a larger metric is better
@@ -108,8 +109,7 @@ class Evaluation(Configurable):
     averages: dict[str, list[str]] = {}  # name of an average -> inputs whose metrics are averaged
 
     def check(self) -> None:
-        ranges.check_positive(self.p, "every_steps")
-        ranges.check_positive(self.p, "patience")
+        ranges.check_positive(self.p, "every_steps", "every_epochs", "patience")
         ranges.check_finite(self.p)
         for name in ("patience", "reach"):
             if (value := getattr(self.p, name)) is not None and self.p.metric is None:
@@ -242,7 +242,8 @@ class Experiment(Configurable):
     accumulation_steps: int = 1  # parts of a batch, computed one after another to save memory
     init_from: WarmStart | None = None  # where initial weights are read from; None: they are random
     runtime: Operational[Runtime] = Local  # which devices compute, and how
-    max_steps: Operational[int] = 1000  # number of training steps
+    max_steps: Operational[int | None] = 1000  # number of training steps; None: max_epochs says it
+    max_epochs: Operational[float | None] = None  # number of passes over the training data
     steps_per_loop: Operational[int] = 1  # number of steps per call of the compiled program
     checkpoint: Operational[Checkpointing] = Checkpointing
     summary: Operational[Summary] = Summary
@@ -252,7 +253,11 @@ class Experiment(Configurable):
     observers: Operational[list[RunObserver]] = []  # objects that are called at the run's events
 
     def check(self) -> None:
-        ranges.check_positive(self.p, "max_steps", "steps_per_loop", "accumulation_steps")
+        ranges.check_positive(self.p, "max_steps", "max_epochs", "steps_per_loop")
+        ranges.check_positive(self.p, "accumulation_steps")
+        ranges.check_finite(self.p)
+        check_unit(self.p, "max_steps", "max_epochs")
+        check_unit(self.p.evaluate, "every_steps", "every_epochs", place="evaluate.")
         ranges.check_at_most(self.p, MAX_STEPS, "max_steps", "steps_per_loop")
         self._check_evaluations()
         self._check_metric()
@@ -272,12 +277,17 @@ class Experiment(Configurable):
                 input.check_specs()
         self.task = self.p.task.build(**self.train_input.offers())
         self.optimizer = self.p.optimizer.build()
-        self.optimizer.end_at(self.p.max_steps)
-        self.optimizer.check_rates(self.p.max_steps)
+        self.length = RunLength(self.train_input, self.p.max_steps, self.p.max_epochs)
+        self.optimizer.end_with(self.length)
+        if not self.counts_epochs:
+            self.optimizer.check_rates(self.p.max_steps)
         self.runtime = self.p.runtime.build()
         self.checkpoint = self.p.checkpoint.build()
         self.summary = self.p.summary.build()
         self.evaluate = self.p.evaluate.build()
+        self.evaluations = Cadence(
+            self.train_input, self.p.evaluate.every_steps, self.p.evaluate.every_epochs
+        )
         self.chat = self.p.chat.build()
         self.guard = self.p.guard.build()
         self.learner = Learner(
@@ -295,6 +305,11 @@ class Experiment(Configurable):
         self.init_from = self.p.init_from.build() if self.p.init_from is not None else None
         if not self.declares_late:
             self.check_weights()
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether the run's length or a learning rate depends on the training data's size."""
+        return self.p.max_epochs is not None or self.optimizer.counts_epochs()
 
     @property
     def evaluation_names(self) -> list[str]:
@@ -407,31 +422,10 @@ class Experiment(Configurable):
 
     def _train_specs(self) -> Specs:
         data = self.train_input
-        return _LateSpecs(data) if data.declares_late else data.specs()
+        return LateSpecs(data) if data.declares_late else data.specs()
 
     def _inputs(self) -> list[Input]:
         return [self.train_input, *self.eval_inputs.values()]
-
-
-class _LateSpecs(Mapping[str, ArraySpec]):
-    """The specs of an input that `declares_late`; the input computes them when they are needed."""
-
-    def __init__(self, input: Input) -> None:
-        self._input = input
-        self._known = Input.specs(input)  # specs of the tensors that batches of all inputs have
-
-    def __getitem__(self, name: str) -> ArraySpec:
-        return self._known[name] if name in self._known else self._all[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    @functools.cached_property
-    def _all(self) -> Specs:
-        return self._input.specs()
 
 
 def build_experiment(resolved: ResolvedExperiment) -> Experiment:

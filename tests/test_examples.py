@@ -20,6 +20,7 @@ DIALOG = ["tasks.dialog.ratings", "tasks.dialog.research", "tasks.dialog.tools.r
 OTHERS = [
     "lingo.data.array_spec",
     "lingo.data.task_schedule",
+    "lingo.optim.compound_schedule",
     "lingo.trainer.directory.environment",
     "tools.website.hooks",
     "tools.website.reference",

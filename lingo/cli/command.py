@@ -38,9 +38,7 @@ _PATHS = {  # a flag of other programs -> the path of lingo's parameter
     "dtype": "task.dtype",
     "patience": "evaluate.patience",
 }
-_EPOCHS = (
-    "Training counts steps: max_steps = epochs * examples / batch_size. --dry_run shows examples."
-)
+_EPOCHS = "To train for three epochs: --set=max_steps=None --set=max_epochs=3."
 _DEVICES = "One device is used; several are, for example, --set='runtime=Mesh(data=2)'."
 _RESUME = "The same command goes on where the run in --logdir has stopped."
 _START = "To begin with other weights: --set='init_from=WarmStart(path=RUN)'."

@@ -23,7 +23,9 @@ class TrainOptions:
         default=False,
     )
     note: str | None = option("A line about the run, shown by `lingo runs`.", default=None)
-    tag: Sequence[str] = option("A word by which `lingo runs` finds the run.", default=())
+    tag: Sequence[str] = option(
+        "A word by which `lingo runs` finds the run; an empty one removes all.", default=()
+    )
     audit: bool = option("Write loss and examples of every step into audit.jsonl.", default=False)
 
 
@@ -100,6 +102,10 @@ class SweepOptions:
     )
     goal: Literal["min", "max"] | None = option(
         "Which values of the metric are best; else evaluate.goal, or min for another metric.",
+        default=None,
+    )
+    prune: str | None = option(
+        "Ends trials early that are worse than others: median, halving, or halving(steps=100).",
         default=None,
     )
     workers: int = option("How many trials run at a time.", default=1, minimum=1)

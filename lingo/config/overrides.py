@@ -198,6 +198,9 @@ class _Setter:
             if hint is types.Function_:
                 return self.classes.find_function(text)
             name, arguments = override_reader.parse_call(text)
+            if name in ("True", "true"):
+                wanted = types.describe(hint)
+                raise Unreadable(f"{name} is no object: give a class. It takes {wanted}.")
             node = Params(self.classes.find(name, lambda cls: types.takes(hint, cls)))
         except Unreadable as error:
             raise ParamError(f"{where}: {error}" if where else str(error)) from None

@@ -5,8 +5,10 @@ Axes: B examples.
 
 from __future__ import annotations
 
+import bisect
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,11 +16,13 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, Params
 from lingo.config.roots.user_line import definition_line, is_lingos
-from lingo.data.array_spec import ArraySpec
+from lingo.data.array_spec import ArraySpec, Specs
 from lingo.data.index import Progress
 from lingo.data.prompt import Answer, Prompt, TextPair
 from lingo.data.task_schedule import Evaluated
 from lingo.ops.kind import describe_kind
+
+_MOST_STEPS = 2**31  # no run has more steps
 
 
 class Input(Configurable, interface=True):
@@ -193,6 +197,13 @@ class Input(Configurable, interface=True):
         """Returns how many passes over the data the steps before `step` made."""
         return step * self.p.batch_size / self.num_examples()
 
+    def steps_of(self, epochs: float) -> int:
+        """Returns how many steps make a number of passes over the data; the last may go beyond."""
+        last = 1
+        while self.epochs(last) < epochs and last < _MOST_STEPS:
+            last *= 2
+        return bisect.bisect_left(range(last + 1), epochs, key=self.epochs)
+
     def origins(self, numbers: np.ndarray) -> list[str]:
         """Returns the origin of each example, by `example_id`, int64 [B].
 
@@ -359,6 +370,27 @@ class Input(Configurable, interface=True):
     def code_line(self) -> str:
         """Returns `file:line` of the code that makes the examples, for errors."""
         return definition_line(type(self).examples)
+
+
+class LateSpecs(Mapping[str, ArraySpec]):
+    """The specs of an input that `declares_late`; the input computes them when they are needed."""
+
+    def __init__(self, input: Input) -> None:
+        self._input = input
+        self._known = Input.specs(input)  # specs of the tensors that batches of all inputs have
+
+    def __getitem__(self, name: str) -> ArraySpec:
+        return self._known[name] if name in self._known else self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @functools.cached_property
+    def _all(self) -> Specs:
+        return self._input.specs()
 
 
 def check_inner(inner: Input, outer: Input, *, field: str) -> None:

@@ -188,6 +188,9 @@ class Learner(NamedTuple):
         moving = [k for k, spec in self.task.states().items() if spec.decay not in (None, 1.0)]
         try:
             phase.check_phases(phases, trained, [n for k in moving for n in path.names(k)])
+            for name, own in phases.items():
+                if not callable(getattr(self.task, own.loss, None)):
+                    raise ParamError(f"{name!r}: {type(self.task).__name__} has no {own.loss!r}")
             for own in self.in_turn():
                 own.weights()
         except ParamError as error:

@@ -10,6 +10,7 @@ from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.compound_schedule import (
     Cooldown,
     EpochWarmup,
+    InEpochs,
     ProductSchedule,
     SequentialSchedule,
     SwitchedWarmup,
@@ -23,6 +24,7 @@ from lingo.optim.muon import Muon
 from lingo.optim.optimizer import Optimizer
 from lingo.optim.plateau import Plateau
 from lingo.optim.rmsprop import RmsProp
+from lingo.optim.run_length import KnownLength
 from lingo.optim.scaling import epochs_to_steps, scale_by_root, scale_linearly
 from lingo.optim.schedule import (
     ConstantRate,
@@ -53,7 +55,9 @@ __all__ = [
     "EpochWarmup",
     "Exponential",
     "Frozen",
+    "InEpochs",
     "InverseSqrt",
+    "KnownLength",
     "Lamb",
     "Lars",
     "LinearRate",

@@ -12,9 +12,10 @@ import math
 import operator
 from itertools import accumulate
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lingo.config.params import ParamError
+from lingo.optim.run_length import RunLength
 from lingo.optim.schedule import ConstantRate, LinearRate, Schedule
 
 
@@ -92,6 +93,53 @@ class EpochWarmup(Schedule):
         rise, whole = xp.minimum(step / self.length, 1.0), math.floor(self.length)
         later = self.then.factor(xp.maximum(step - whole, 0.0), xp)
         return xp.where(step <= whole, rise * later, later)
+
+
+class InEpochs(Schedule):
+    """Another schedule, whose numbers of steps are numbers of epochs.
+
+    An epoch is a pass over the run's training data. Its length is known when the data is open.
+
+    >>> import numpy as np
+    >>> from lingo.optim import Cosine, KnownLength
+    >>> schedule = InEpochs.params(schedule=Warmup.params(num_steps=1, then=Cosine)).build()
+    >>> schedule.end_with(KnownLength(steps=30, steps_per_epoch=10))
+    >>> schedule(np.array([0, 5, 10, 30]))
+    array([0. , 0.5, 1. , 0. ], dtype=float32)
+    """
+
+    schedule: Schedule  # its step is the fraction of epochs done; None in it: until the run's end
+
+    def setup(self) -> None:
+        self.schedule = self.p.schedule.build()
+
+    def counts_epochs(self) -> bool:
+        return True
+
+    def ends_with_run(self) -> bool:
+        return self.schedule.ends_with_run()
+
+    def end_with(self, run: RunLength, *, start: int = 0) -> None:
+        self._run, self._start = run, start
+        self.schedule.end_with(_RunInEpochs(run, start))
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        if self._run is None:
+            raise ParamError("InEpochs: there is no run whose epochs could be counted")
+        return self.schedule.factor(step / self._run.steps_per_epoch, xp)
+
+
+class _RunInEpochs(NamedTuple):
+    """The rest of a run after the step `start`, whose steps are epochs."""
+
+    run: RunLength
+    start: int
+
+    @property
+    def steps(self) -> float:
+        return (self.run.steps - self.start) / self.run.steps_per_epoch
+
+    steps_per_epoch: float = 1.0
 
 
 class SwitchedWarmup(Schedule):
@@ -201,8 +249,9 @@ class Cooldown(Schedule):
     """Stays at 1, then falls in the last steps of the run; multiply it with another schedule.
 
     >>> import numpy as np
+    >>> from lingo.optim import KnownLength
     >>> schedule = Cooldown.params(num_steps=4).build()
-    >>> schedule.end_at(10)
+    >>> schedule.end_with(KnownLength(10))
     >>> schedule(np.array([0, 6, 8, 10]))
     array([1. , 1. , 0.5, 0. ], dtype=float32)
     """

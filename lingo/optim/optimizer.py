@@ -31,6 +31,7 @@ from lingo.ops.kind import describe_kind
 from lingo.optim.pattern import check_patterns, check_used, match_patterns
 from lingo.optim.plateau import Plateau
 from lingo.optim.row_columns import RowColumns
+from lingo.optim.run_length import KnownLength, RunLength
 from lingo.optim.schedule import ConstantRate, Schedule
 
 _CHECKED_STEPS = 1000  # how many steps `check_rates` looks at
@@ -138,7 +139,7 @@ class Optimizer(Configurable, interface=True):
     average_steps: int | None = None  # averages are means over this many last steps; None: no means
     slot_steps: int = 0  # steps of slots that were read; counted by `move`, not by schedules
 
-    _run_steps: int = 0  # of the whole run; 0: there is no run
+    _run: RunLength = KnownLength(0)  # 0 steps: there is no run
 
     takes_rows: ClassVar[bool] = False
     """Whether the class updates weights in rows correctly (`Weight.row_columns`). Subclasses may
@@ -180,11 +181,15 @@ class Optimizer(Configurable, interface=True):
         has_mean = self.p.average_steps is not None
         return has_mean or any(schedule.ends_with_run() for schedule in self.schedules())
 
-    def end_at(self, num_steps: int) -> None:
-        """Tells the optimizer and its schedules that the run has `num_steps` steps."""
-        self._run_steps = num_steps
+    def end_with(self, run: RunLength) -> None:
+        """Tells the optimizer and its schedules how long the run is."""
+        self._run = run
         for schedule in self.schedules():
-            schedule.end_at(num_steps)
+            schedule.end_with(run)
+
+    def counts_epochs(self) -> bool:
+        """Returns whether a schedule counts epochs."""
+        return any(schedule.counts_epochs() for schedule in self.schedules())
 
     def check_rates(self, num_steps: int) -> None:
         """Raises ParamError if a learning rate is negative or not finite in a run of `num_steps`.
@@ -219,7 +224,7 @@ class Optimizer(Configurable, interface=True):
         then the mean since then (Izmailov et al. 2018).
         """
         if self.p.average_steps is not None:
-            start = max(self._run_steps - self.p.average_steps, 0)
+            start = max(self._run.steps - self.p.average_steps, 0)
             return 1.0 / tf.maximum(tf.cast(step - start, tf.float32) + 1.0, 1.0)
         if self.p.ema_decay is None:
             return None

@@ -20,6 +20,7 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 from lingo.config.roots.user_line import definition_line
+from lingo.optim.run_length import RunLength
 
 
 class Schedule(Configurable, interface=True):
@@ -33,7 +34,8 @@ class Schedule(Configurable, interface=True):
     POSITIVE: ClassVar[tuple[str, ...]] = ()  # fields that must be above 0
     NOT_NEGATIVE: ClassVar[tuple[str, ...]] = ()  # fields that must be 0 or above
 
-    _run_steps: int | None = None  # from this schedule's step 0 to the run's end; None: no run
+    _run: RunLength | None = None  # None: no run
+    _start: int = 0  # step of the run that is this schedule's step 0
 
     def check(self) -> None:
         ranges.check_finite(self.p)
@@ -44,26 +46,33 @@ class Schedule(Configurable, interface=True):
         """Returns the schedules inside this one, each with the step at which it begins."""
         return []
 
-    def end_at(self, num_steps: int) -> None:
-        """Sets the number of this schedule's steps in the run, here and in the schedules inside."""
-        self._run_steps = num_steps
-        for start, schedule in self.inner():
-            schedule.end_at(num_steps - start)
+    def end_with(self, run: RunLength, *, start: int = 0) -> None:
+        """Sets the run, and this schedule's first step in it, here and in the schedules inside.
+
+        The length of the run is read when a factor needs it: it may depend on the data.
+        """
+        self._run, self._start = run, start
+        for first, schedule in self.inner():
+            schedule.end_with(run, start=start + first)
+
+    def counts_epochs(self) -> bool:
+        """Returns whether steps per epoch matter, here or in a schedule inside."""
+        return any(schedule.counts_epochs() for _, schedule in self.inner())
 
     def ends_with_run(self) -> bool:
         """Returns whether a number of steps is left out, here or in a schedule inside."""
         own = any(getattr(self.p, name) is None for name in self.OPTIONAL)
         return own or any(schedule.ends_with_run() for _, schedule in self.inner())
 
-    def _num_steps(self, name: str) -> int:
+    def _num_steps(self, name: str) -> float:
         """Returns a field of `OPTIONAL`, or the length of the run if the field is left out."""
         if (given := getattr(self.p, name)) is not None:
             return given
-        if self._run_steps is None:
+        if self._run is None:
             raise ParamError(
                 f"{type(self).__name__}: {name} is left out, and there is no run: set it"
             )
-        return max(1, self._run_steps)
+        return max(1, self._run.steps - self._start)
 
     def __call__(self, step: Any) -> Any:
         """Returns the factor after a number of steps, float32 with the shape of `step`.

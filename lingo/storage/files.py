@@ -353,6 +353,18 @@ class Lock:
         """Whether the lock's file was removed or replaced: another process may lock a new one."""
         return self._descriptor is not None and not self._is_of(self._descriptor)
 
+    def is_abandoned(self) -> bool:
+        """Returns whether the holder that the file names has ended; False if it is not known.
+
+        It does not take the lock for a moment to find out: a process might want it at that moment.
+        """
+        try:
+            holder = json.loads(self.path.read_bytes())
+            pid, is_here = int(holder["pid"]), holder["host"] == socket.gethostname()
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return False
+        return is_here and not Path(f"/proc/{pid}").exists()
+
     def _try(self) -> None:
         # O_NOFOLLOW: a link may lead to another file, which would be overwritten.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -34,6 +34,13 @@ class Metric(NamedTuple):
 
         `rows` are the rows of the run's metrics.jsonl.
         """
+        readings = self.read_all(rows)
+        if readings and self.best_report:
+            return min(readings, key=lambda reading: self.rank(reading.value))
+        return readings[-1] if readings else None
+
+    def read_all(self, rows: Iterable[Mapping[str, Any]]) -> list[Reading]:
+        """Returns all reports of the metric in the rows of a run's metrics.jsonl."""
         head, _, rest = self.name.partition("/")
         # The experiment's first evaluation input has the tag without an input's name.
         tags = (self.name, f"eval/{rest}@{head}", f"eval/{rest}")
@@ -41,11 +48,7 @@ class Metric(NamedTuple):
         for row in rows:
             if reported := [tag for tag in tags if tag in row]:
                 readings.append(Reading(row["step"], row[reported[0]]))
-        if not readings:
-            return None
-        if self.best_report:
-            return min(readings, key=lambda reading: self.rank(reading.value))
-        return readings[-1]
+        return readings
 
     def rank(self, value: float | None) -> tuple[bool, float]:
         """Returns a sort key: the best value comes first, None last."""

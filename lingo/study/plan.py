@@ -4,6 +4,7 @@ sweep.json            the request
 results.json          the results so far, the best trial first
 000-.../log.txt       the output of a trial's process
 000-.../trial.json    the values that Optuna proposed for the trial
+000-.../pruned.json   the report at which the trial was pruned
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lingo.config.source_files import SourceFile
 from lingo.config.text import Line
 from lingo.storage.files import write_text
 from lingo.study import search
-from lingo.study.metric import Metric
+from lingo.study.metric import Metric, Reading
 from lingo.study.search import Point
 from lingo.study.space import Axis
 from lingo.study.trial import Trial, name_point_in_errors, overrides, trial_name
@@ -33,6 +34,7 @@ from lingo.trainer.directory.run_directory import RESOLVED, SOURCE, RunDirectory
 SWEEP = "sweep.json"
 RESULTS = "results.json"
 TRIAL = "trial.json"
+PRUNED = "pruned.json"
 LOG = "log.txt"
 
 FORMAT = 1
@@ -63,6 +65,7 @@ class SweepRequest(NamedTuple):
     num_trials: int  # number of trials to run; 0 for a grid, which runs every point
     seed: int  # for random and proposed points
     metric: Metric  # the number that trials are compared by
+    prune: str = ""  # the rule that ends trials early, as `read_pruning` takes it; "": none
     source: Mapping[str, SourceFile] = MappingProxyType({})  # the user's own files, by name
 
     def trial(self, number: int, point: Point) -> Trial:
@@ -84,6 +87,7 @@ class SweepRequest(NamedTuple):
             "seed": self.seed,
             "metric": self.metric.name,
             "goal": self.metric.goal,
+            **({"prune": self.prune} if self.prune else {}),
         }
 
 
@@ -103,7 +107,7 @@ def build_points(request: SweepRequest) -> dict[int, Point]:
         case "random":
             points = search.random_points(axes, num_trials=num_trials, seed=request.seed)
         case "optuna":
-            search.import_optuna()
+            search.import_optuna(search.SEARCH)
             points = search.corner_points(axes)
     for point in points:
         _resolve(request, point)
@@ -125,11 +129,11 @@ def check_settings(request: SweepRequest) -> None:
         return
     fixed = ["format", "sweep", "search", "seed"]
     if request.method == "optuna":
-        fixed += ["metric", "goal"]
+        fixed += ["metric", "goal", "prune"]
     differences = [
-        f"{key}: {_setting_text(before.get(key))} -> {_setting_text(settings[key])}"
+        f"{key}: {_setting_text(before.get(key))} -> {_setting_text(settings.get(key))}"
         for key in fixed
-        if before.get(key) != settings[key]
+        if before.get(key) != settings.get(key)
     ]
     if differences:
         raise ChangedSweep(request.logdir, differences)
@@ -165,6 +169,10 @@ def remaining_commands(request: SweepRequest) -> list[str]:
 
     Raises the errors of `run_sweep`, and ParamError if trials depend on earlier results.
     """
+    if request.prune:
+        raise ParamError(
+            "--prune ends trials of a sweep that runs: leave it out, or leave out --print"
+        )
     if request.method == "optuna":
         raise ParamError(
             "--search=optuna proposes a trial from earlier results: there are no commands to print"
@@ -181,6 +189,8 @@ def _resolve(request: SweepRequest, point: Point) -> list[Line]:
 
 
 def _setting_text(value: Any) -> str:
+    if value is None:
+        return "(absent)"
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -204,6 +214,17 @@ def read_json(file: Path) -> dict[str, Any] | None:
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
     """Writes a file. Raises StorageError if it cannot be written."""
     write_text(file, json.dumps(content, indent=1) + "\n")
+
+
+def read_pruned(trial: Trial) -> Reading | None:
+    """Returns the report at which a trial was pruned, or None; raises ParamError for bad files."""
+    match read_json(file := trial.path / PRUNED):
+        case None:
+            return None
+        case {"step": int(step), "value": float() | int() | None as value}:
+            return Reading(step, value)
+        case _:
+            raise ParamError(f"{file} is not a file that a sweep wrote")
 
 
 def read_points(logdir: Path, targets: Collection[str]) -> dict[int, Point]:

@@ -23,6 +23,9 @@ def describe_result(result: Result, metric: Metric, *, last_line: str) -> str:
             return "stopped; the same command resumes it"
         case "failed":
             return f"failed with exit code {result.exit_code}: {last_line or 'no output'}"
+        case "pruned":
+            before = " before" if result.exit_code is None else ""
+            return f"pruned{before}, {metric.name} {_number(result.value)} at step {result.step}"
         case "done":
             done = "done before" if result.exit_code is None else "done"
             if result.value is None:

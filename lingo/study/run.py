@@ -22,8 +22,10 @@ from lingo.processes.parent import prepare_die_with_parent
 from lingo.processes.signals import Signals
 from lingo.storage.files import explain_write_errors, open_inside
 from lingo.study import plan
+from lingo.study.metric import Reading
+from lingo.study.pruning import Pruner, read_pruning
 from lingo.study.report import describe_progress, describe_result, results_json
-from lingo.study.search import propose_point
+from lingo.study.search import TriedPoint, propose_point
 from lingo.study.trial import Result, State, Trial, sort_results
 from lingo.trainer.directory.run_directory import RunDirectory
 
@@ -88,6 +90,9 @@ class _Sweep:
         self._points = plan.build_points(request)
         self._num_trials, self._num_workers = request.num_trials or len(self._points), num_workers
         self._done: set[int] = set()
+        self._pruner: Pruner | None = None
+        if request.prune:
+            self._pruner = Pruner(read_pruning(request.prune), request.metric.goal)
         self._running: dict[int, _RunningTrial] = {}  # by slot
 
     def open(self) -> None:
@@ -119,6 +124,7 @@ class _Sweep:
                     is_stopping = True
                 if not self._running:
                     return
+                self._prune()
                 if not self._collect(signals.received):
                     time.sleep(_POLL_SECONDS)
         except BaseException:
@@ -131,7 +137,9 @@ class _Sweep:
             if number not in self._points:
                 self._propose(number)
             trial = self._request.trial(number, self._points[number])
-            if number in self._done:
+            if self._pruner is not None and plan.read_pruned(trial) is not None:
+                self._add_result(trial, "pruned")
+            elif number in self._done:
                 self._add_result(trial, "done")
             else:
                 yield trial
@@ -139,9 +147,14 @@ class _Sweep:
     def _propose(self, number: int) -> None:
         """Lets Optuna propose a trial's point, and keeps it in the trial's directory."""
         scores = {result.trial.number: result.score for result in self.results}
+        pruned = self._pruner.pruned_reports() if self._pruner is not None else {}
+        tried = [
+            TriedPoint(point, scores.get(n), pruned.get(n, {}))
+            for n, point in sorted(self._points.items())
+        ]
         point = propose_point(
             self._request.axes,
-            [(self._points[n], scores.get(n)) for n in sorted(self._points)],
+            tried,
             seed=self._request.seed + number,
             goal=self._request.metric.goal,
         )
@@ -152,9 +165,39 @@ class _Sweep:
         self._points[number] = point
 
     def _start(self, trial: Trial, slot: int) -> None:
+        (trial.path / plan.PRUNED).unlink(missing_ok=True)  # of a sweep with `prune`
         process = self._launch(trial, slot)
         self._running[slot] = _RunningTrial(trial, process, time.monotonic())
         self._show_line(f"{trial.path.name}: started, {trial.path / plan.LOG}")
+
+    def _prune(self) -> None:
+        """Stops the running trials that their new reports prune."""
+        for running in self._running.values() if self._pruner is not None else ():
+            trial = running.trial
+            if plan.read_pruned(trial) is None and self._is_pruned(trial):
+                running.process.send_signal(signal.SIGTERM)
+
+    def _is_pruned(self, trial: Trial) -> bool:
+        """Returns whether reports of a trial prune it; the first of them is kept in a file."""
+        if self._pruner is None:
+            return False
+        verdict = self._pruner.judge(trial.number, self._readings(trial))
+        if verdict is not None:
+            plan.write_json(trial.path / plan.PRUNED, verdict._asdict())
+        return verdict is not None
+
+    def _readings(self, trial: Trial) -> list[Reading]:
+        return self._request.metric.read_all(trial.run.metrics.read())
+
+    def _tell_pruner(self, result: Result) -> None:
+        """Tells the pruner how a trial has ended, after its reports up to a verdict."""
+        if self._pruner is None or result.state == "stopped":
+            return
+        trial, readings = result.trial, self._readings(result.trial)
+        if result.state == "pruned" and result.step is not None:
+            readings = [reading for reading in readings if reading.step <= result.step]
+        self._pruner.judge(trial.number, readings)
+        self._pruner.end(trial.number, result.state, result.score)
 
     def _collect(self, received: int | None) -> bool:
         """Adds the results of the trials that have ended; returns whether any has ended."""
@@ -162,17 +205,19 @@ class _Sweep:
         ended = {slot: code for slot, code in codes.items() if code is not None}
         for slot, code in ended.items():
             trial, _, start_seconds = self._running.pop(slot)
-            seconds = time.monotonic() - start_seconds
-            self._add_result(trial, _state(code, received), code, seconds)
+            state = "pruned" if self._is_pruned(trial) else _state(code, received)
+            self._add_result(trial, state, code, time.monotonic() - start_seconds)
         return bool(ended)
 
     def _add_result(
         self, trial: Trial, state: State, code: int | None = None, seconds: float | None = None
     ) -> None:
         metric = self._request.metric
-        reading = metric.read(trial.run.metrics.read())
+        pruned = plan.read_pruned(trial) if state == "pruned" else None
+        reading = pruned or metric.read(trial.run.metrics.read())
         step, value = reading or (None, None)
         result = Result(trial, state, value, step, code, seconds)
+        self._tell_pruner(result)
         self.results = sort_results([*self.results, result], metric)
         plan.write_json(self._request.logdir / plan.RESULTS, results_json(self.results, metric))
         text = describe_result(result, metric, last_line=_last_line(trial))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -57,7 +56,7 @@ def summarize(path: Path, metric: str | None = None) -> RunSummary:
     chosen = _choose_metric(config, rows, metric)
     reading = chosen.read(rows) if chosen else None
     state = status.state if status else ""
-    if state == "running" and _is_gone(run):
+    if state == "running" and run.is_abandoned:
         state = "killed"
     times = list[float]()
     for name in (METRICS, CONFIG):
@@ -122,14 +121,6 @@ def _read_json(run: RunDirectory, name: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return read if isinstance(read, Mapping) else {}
-
-
-def _is_gone(run: RunDirectory) -> bool:
-    """Returns whether the process that holds a run's lock has ended, if it was on this machine."""
-    holder = _read_json(run, ".lock")
-    if holder.get("host") != socket.gethostname() or not isinstance(holder.get("pid"), int):
-        return False
-    return not Path(f"/proc/{holder['pid']}").exists()
 
 
 def _age(seconds: float) -> str:

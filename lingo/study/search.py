@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 from lingo.config.params import ParamError
 from lingo.study.metric import Goal
@@ -20,8 +21,19 @@ from lingo.study.space import Axis
 # Repeated draws in a row, per different point found, after which the space counts as used up.
 _REPEATS = 20
 
+SEARCH = "--search=optuna"
+"""The option that needs Optuna."""
+
 Point: TypeAlias = dict[str, str]
 """The target of each axis -> its value, as it would be typed."""
+
+
+class TriedPoint(NamedTuple):
+    """A point that was proposed before, with its results."""
+
+    point: Point
+    value: float | None  # None: the trial is still running, has failed, or was pruned
+    reports: Mapping[int, float] = MappingProxyType({})  # step -> value, of a pruned trial
 
 
 def grid_points(axes: Sequence[Axis]) -> list[Point]:
@@ -68,27 +80,28 @@ def corner_points(axes: Sequence[Axis]) -> list[Point]:
 
 
 def propose_point(
-    axes: Sequence[Axis], trials: Iterable[tuple[Point, float | None]], *, seed: int, goal: Goal
+    axes: Sequence[Axis], trials: Iterable[TriedPoint], *, seed: int, goal: Goal
 ) -> Point:
     """Returns the point that Optuna's tree-structured Parzen estimator proposes to try next
     (Bergstra et al. 2011, sec. 4).
 
-    `trials` are earlier points with their results. The result of a trial that is still running or
-    has failed is None, which counts as a bad result. Each proposal needs another seed. Raises
-    ParamError if Optuna is not installed.
+    A trial without a value counts as bad, and a pruned one by its last report. Each proposal needs
+    another seed. Raises ParamError if Optuna is not installed.
     """
-    optuna = import_optuna()
+    optuna = import_optuna(SEARCH)
     # Optuna's notices about every trial would stand between the lines of the sweep.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
     study = optuna.create_study(sampler=sampler, direction=f"{goal}imize")
     distributions = {axis.target: _distribution(axis, optuna) for axis in axes}
-    for point, value in trials:
-        state = "RUNNING" if value is None else "COMPLETE"
+    for point, value, reports in trials:
+        ended = "PRUNED" if reports else "RUNNING"
+        state = ended if value is None else "COMPLETE"
         study.add_trial(
             optuna.trial.create_trial(
                 state=optuna.trial.TrialState[state],
                 value=value,
+                intermediate_values=dict(reports),
                 params={axis.target: _parse_value(axis, point[axis.target]) for axis in axes},
                 distributions=distributions,
             )
@@ -102,15 +115,15 @@ def propose_point(
     }
 
 
-def import_optuna() -> Any:
-    """Returns the package `optuna`; raises ParamError if it is not installed."""
+def import_optuna(option: str) -> Any:
+    """Returns the package `optuna`; raises ParamError, which names `option`, if it is missing."""
     try:
         return importlib.import_module("optuna")
     except ModuleNotFoundError as error:
         if error.name != "optuna":
             raise
         raise ParamError(
-            "--search=optuna needs Optuna, which is not installed: pip install 'lingo-tf[sweep]'"
+            f"{option} needs Optuna, which is not installed: pip install 'lingo-tf[sweep]'"
         ) from None
 
 

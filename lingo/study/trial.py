@@ -19,7 +19,7 @@ _VALUE_CHARACTERS = 20
 _LAST_WORD = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])*$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 
-State = Literal["done", "failed", "stopped"]
+State = Literal["done", "pruned", "failed", "stopped"]
 
 
 class Trial(NamedTuple):
@@ -45,7 +45,7 @@ class Result(NamedTuple):
     """The result of a trial."""
 
     trial: Trial
-    state: State  # done, failed, or stopped by a signal to the sweep
+    state: State  # done, pruned, failed, or stopped by a signal to the sweep
     value: float | None  # the metric's value; None if it was not reported, or is not finite
     step: int | None  # number of steps done at the report of `value`; None without a report
     exit_code: int | None = None  # of the trial's process; None if the trial was done before

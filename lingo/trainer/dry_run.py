@@ -39,7 +39,7 @@ def dry_run(request: Request, run: RunDirectory | None) -> str:
         changes = check_changes(run, lines, found, allow_change=request.allow_change)
         changes += check_source(run, request.source, found, allow_change=request.allow_change)
     warm = None if found else experiment.warm_start()
-    with Progress(max_steps=experiment.p.max_steps) as progress:
+    with Progress(experiment.length) as progress:
         data = prepare_data(experiment, progress)
     check_evaluations(experiment)
     if run is not None and found is not None:
@@ -51,7 +51,7 @@ def dry_run(request: Request, run: RunDirectory | None) -> str:
     facts += [("first weights", warm.summary())] if warm else []
     facts += [("changed", str(change)) for change in changes]
     where = "step 0" if found is None else found.path
-    facts.append(("start", f"from {where}, to step {experiment.p.max_steps}"))
+    facts.append(("start", f"from {where}, to step {experiment.length.steps}"))
     width = max(len(name) for name, _ in facts)
     return "".join(f"{name:{width}}  {fact}\n" for name, fact in facts)
 

@@ -38,11 +38,11 @@ def follow_evaluations(run: LiveRun) -> bool:
 
 def _read(run: LiveRun, last: int) -> list[tuple[int, dict[str, float]]]:
     """Returns (step, {followed metric: value}) of the run's evaluations up to the step `last`."""
-    tags, every = _tags(run.experiment), run.experiment.p.evaluate.every_steps
+    tags, evaluations = _tags(run.experiment), run.experiment.evaluations
     found: dict[int, dict[str, float]] = {}
     for row in run.directory.metrics.read():
         step = row["step"]
-        if step > last or step % every:  # such as an evaluation by another command
+        if step > last or not evaluations.is_due(step):  # such as one by another command
             continue
         for metric, tag in tags.items():
             if (value := row.get(tag)) is not None and math.isfinite(value):
@@ -60,7 +60,16 @@ def _tags(experiment: Experiment) -> dict[str, str]:
 
 
 def check_followed(experiment: Experiment, results: Mapping[str, Mapping[str, float]]) -> None:
-    """Raises ParamError if results, input -> {metric: value}, lack a metric that is followed."""
+    """Raises ParamError if results, input -> {metric: value}, lack a metric that is followed.
+
+    It is also raised if the run counts epochs, which then depend on the evaluations themselves.
+    """
+    counts_epochs = experiment.counts_epochs or experiment.p.evaluate.every_epochs is not None
+    if experiment.train_input.followed_metrics() and counts_epochs:
+        raise ParamError(
+            "train_input follows evaluations, so epochs are not known in advance: count steps, by"
+            " max_steps and evaluate.every_steps"
+        )
     for followed in experiment.train_input.followed_metrics():
         name, _, metric = followed.partition("/")
         if metric not in (there := results.get(name, {})):

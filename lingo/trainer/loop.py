@@ -213,12 +213,13 @@ class Loop:
     # ---- steps
 
     def _spans(self) -> Iterator[range]:
-        p = self._run.experiment.p
+        experiment = self._run.experiment
         return spans(
             self._step,
-            p.max_steps,
-            size=p.steps_per_loop,
-            due=(*intervals(self._run.experiment), p.evaluate.every_steps),
+            experiment.length.steps,
+            size=experiment.p.steps_per_loop,
+            due=intervals(experiment),
+            next_ends=[experiment.evaluations.next_step],
             bounds=self._profile.bounds,
         )
 
@@ -284,9 +285,11 @@ class Loop:
 
     def _advise(self, step: int) -> None:
         """Prints, once, how a long run of short steps may be faster."""
-        p = self._run.experiment.p
+        experiment = self._run.experiment
         advice = advise_loop(
-            self._scalars, steps_per_loop=p.steps_per_loop, steps_left=p.max_steps - step
+            self._scalars,
+            steps_per_loop=experiment.p.steps_per_loop,
+            steps_left=experiment.length.steps - step,
         )
         if advice:
             self._run.progress.message(advice)
@@ -294,15 +297,22 @@ class Loop:
 
 
 def spans(
-    start: int, stop: int, *, size: int, due: Sequence[int], bounds: Sequence[int] = ()
+    start: int,
+    stop: int,
+    *,
+    size: int,
+    due: Sequence[int] = (),
+    next_ends: Sequence[Callable[[int], int]] = (),
+    bounds: Sequence[int] = (),
 ) -> Iterator[range]:
     """Yields the ranges of steps that are done together, by one call of the program.
 
-    A span has at most `size` steps, and ends at every multiple of a number in `due` and at every
-    step in `bounds`.
+    A span has at most `size` steps, and ends at every multiple of a number in `due`, at every step
+    in `bounds`, and at the result of each function in `next_ends` for the span's first step.
     """
     while start < stop:
         ends = [(start // every + 1) * every for every in due] + [b for b in bounds if b > start]
+        ends += [next_end(start) for next_end in next_ends]
         end = min(start + size, stop, *ends)
         yield range(start, end)
         start = end
@@ -315,7 +325,7 @@ def _name_steps(steps: range) -> str:
 
 
 class PeriodicEvaluation:
-    """Evaluates a program between its steps: every `evaluate.every_steps`, and after the last.
+    """Evaluates a program between its steps, as `evaluate` says when, and after the last.
 
     for each step:
         evaluation.draw(step)         # writes images, and histograms of the weights
@@ -338,12 +348,12 @@ class PeriodicEvaluation:
 
     def is_due(self, step: int) -> bool:
         """Returns whether an evaluation is due after a step."""
-        p = self._run.experiment.p
-        return step >= p.max_steps or (step > 0 and step % p.evaluate.every_steps == 0)
+        experiment = self._run.experiment
+        return step >= experiment.length.steps or experiment.evaluations.is_due(step)
 
     def is_last(self, step: int) -> bool:
         """Returns whether the run ends after a step's evaluation."""
-        return self.ends_run or step >= self._run.experiment.p.max_steps
+        return self.ends_run or step >= self._run.experiment.length.steps
 
     def is_done(self, step: int) -> bool:
         """Returns whether a step was already evaluated; all processes must call this together."""

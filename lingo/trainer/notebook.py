@@ -24,11 +24,9 @@ _WIDTH, _HEIGHT = 480, 80  # of the curve, pixels
 class NotebookView:
     """The output of a run: the latest report, the losses so far, and the last messages."""
 
-    def __init__(
-        self, show: Show, *, max_steps: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._show, self._max_steps, self._clock = show, max_steps, clock
-        self._step, self._line, self._messages = 0, "", list[str]()
+    def __init__(self, show: Show, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._show, self._clock = show, clock
+        self._step, self._max_steps, self._line, self._messages = 0, 1, "", list[str]()
         self._points, self._stride, self._num_reports = list[tuple[int, float]](), 1, 0
         self._shown_at = -math.inf
 
@@ -37,9 +35,9 @@ class NotebookView:
         self._messages = [*self._messages, text][-_MAX_LINES:]
         self.update(now=True)
 
-    def add_report(self, step: int, loss: float | None, line: str) -> None:
+    def add_report(self, step: int, loss: float | None, line: str, *, max_steps: int) -> None:
         """Shows a report: moves the bar, continues the curve, and replaces the line above it."""
-        self._step, self._line = step, line
+        self._step, self._max_steps, self._line = step, max_steps, line
         if loss is not None and math.isfinite(loss):
             if self._num_reports % self._stride == 0:
                 self._points.append((step, loss))
@@ -89,7 +87,7 @@ class NotebookView:
         )
 
 
-def open_view(max_steps: int) -> NotebookView | None:
+def open_view() -> NotebookView | None:
     """Returns the view of a run in this cell's output; None outside of a notebook."""
     shell = find_shell()
     if shell is None or not hasattr(shell, "kernel"):
@@ -97,4 +95,4 @@ def open_view(max_steps: int) -> NotebookView | None:
     from IPython.display import HTML, display  # a notebook always has IPython installed
 
     handle: Any = display(HTML(""), display_id=True)
-    return NotebookView(lambda text: handle.update(HTML(text)), max_steps=max_steps)
+    return NotebookView(lambda text: handle.update(HTML(text)))

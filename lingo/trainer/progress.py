@@ -20,6 +20,7 @@ from rich.text import Text
 from lingo.config.printable import escape_controls
 from lingo.config.serial import Origin
 from lingo.contract import Experiment, ObservedRun, RunEvents, StepReport
+from lingo.data.epochs import RunLength
 from lingo.layers.context import Call, enter_call
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.step import find_frozen
@@ -87,18 +88,18 @@ class Progress(RunEvents):
 
     def __init__(
         self,
+        length: RunLength | None = None,
         *,
-        max_steps: int,
         enabled: bool = True,
         console: Console | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         """Shows nothing yet; if not `enabled`, never: another process shows the progress."""
-        self._max_steps, self._enabled, self._clock = max_steps, enabled, clock
+        self._length, self._enabled, self._clock = length, enabled, clock
         self._console = console or _Console(file=cast(TextIO, _Stdout()), highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
         self._kept_at, self._kept_pause = self._clock(), _KEPT_SECONDS[0]
-        self._view = open_view(max_steps) if enabled and console is None else None
+        self._view = open_view() if enabled and console is None else None
 
     def __enter__(self) -> Progress:
         if self._enabled and self._console.is_terminal:
@@ -131,9 +132,12 @@ class Progress(RunEvents):
 
         On a terminal some reports stay, at growing intervals, so that a user can look back.
         """
-        line = report_line(report.step, self._max_steps, report.scalars)
+        if self._length is None:
+            return
+        line = report_line(report.step, self._length, report.scalars)
         if self._view is not None:
-            self._view.add_report(report.step, report.scalars.get("loss/total"), line)
+            loss = report.scalars.get("loss/total")
+            self._view.add_report(report.step, loss, line, max_steps=self._length.steps)
             return
         if self._console.is_terminal and self._clock() - self._kept_at >= self._kept_pause:
             self._kept_at = self._clock()
@@ -228,8 +232,11 @@ def header(experiment: Experiment, data: Mapping[str, Any], origin: Origin) -> l
     ]
 
 
-def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:
-    """Returns one line: loss, learning rate, throughput, input wait, memory, time left."""
+def report_line(step: int, length: RunLength, scalars: Mapping[str, float]) -> str:
+    """Returns one line: step, epoch, loss, rate, throughput, input wait, memory, time left.
+
+    The epoch is shown if the run's length is given in epochs.
+    """
     formats: dict[str, Callable[[float], str]] = {
         "loss/total": lambda v: f"loss {_number(v)}",
         "learner/learning_rate": lambda v: f"lr {v:.2e}",
@@ -238,10 +245,13 @@ def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:
         "perf/step_time_ms": lambda v: f"{v:.1f} ms/step" if v < 1e4 else f"{v / 1e3:.1f} s/step",
         "perf/input_wait_fraction": lambda v: f"input {100 * v:.0f}%",
         "perf/peak_memory_bytes": lambda v: f"memory {v / 2**30:.1f} GiB",
-        "perf/steps_per_sec": lambda v: f"ETA {_duration((max_steps - step) / v)}",
+        "perf/steps_per_sec": lambda v: f"ETA {_duration((length.steps - step) / v)}",
     }
     words = (form(scalars[tag]) for tag, form in formats.items() if tag in scalars)
-    return "  ".join([f"step {step}/{max_steps}", *words])
+    position = [f"step {step}/{length.steps}"]
+    if length.max_epochs is not None:
+        position.append(f"epoch {length.input.epochs(step):.2f}/{length.max_epochs:g}")
+    return "  ".join([*position, *words])
 
 
 def metric_words(results: Mapping[str, float]) -> list[str]:

@@ -109,7 +109,7 @@ def train(
                 check_memory(experiment)
             is_leader = processes.is_leader
             directory = RunDirectory(directory.path, enabled=is_leader)
-            progress = Progress(max_steps=experiment.p.max_steps, enabled=is_leader)
+            progress = Progress(experiment.length, enabled=is_leader)
             run = Run(
                 request=request,
                 experiment=experiment,
@@ -182,7 +182,7 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
 
 def _check_profile(run: Run, step: int) -> None:
     """Raises ParamError if steps are to be profiled, but the run does none of them after `step`."""
-    asked, last = run.request.profile_steps, run.experiment.p.max_steps
+    asked, last = run.request.profile_steps, run.experiment.length.steps
     if asked and (asked.stop <= step or asked.start >= last):
         raise ParamError(
             f"profile_steps={asked.start}:{asked.stop}: the run does the steps from {step} to"
@@ -311,8 +311,8 @@ def mark_stopped_on_signal(directory: RunDirectory) -> Iterator[None]:
 
 def check_health(run: Run, counters: RunCounters) -> None:
     """Raises NumericFailure if a run ended with an anomaly and its guard would stop it again."""
-    p, directory = run.experiment.p, run.directory
-    anomaly = find_first_anomaly(counters, p.guard, max_steps=p.max_steps)
+    experiment, directory = run.experiment, run.directory
+    anomaly = find_first_anomaly(counters, experiment.p.guard, max_steps=experiment.length.steps)
     if anomaly is not None and anomaly.action == "stop":
         directory.set_status("failed", counters.step)
         incidents = Incidents(directory.path / DUMP, report=run.progress.message)
@@ -330,9 +330,9 @@ def _known_state(run: Run, counters: RunCounters) -> State:
     experiment, p, step = run.experiment, run.experiment.p, counters.step
     if experiment.eval_inputs and not run.directory.is_evaluated(step):
         return "stopped"
-    if find_first_anomaly(counters, p.guard, max_steps=p.max_steps) is not None:
+    if find_first_anomaly(counters, p.guard, max_steps=experiment.length.steps) is not None:
         return "stopped"
-    if step >= p.max_steps:
+    if step >= experiment.length.steps:
         return "done"
     return "done (early)" if _ranking(run, step).ends_run else "stopped"
 
@@ -345,10 +345,10 @@ def _ranking(run: Run, step: int) -> best.Ranking:
 
 def skip_run(run: Run, counters: RunCounters, state: State) -> Outcome:
     """Reports that a finished run has nothing left to do, and returns its outcome."""
-    directory, p, step = run.directory, run.experiment.p, counters.step
+    directory, step, last = run.directory, counters.step, run.experiment.length.steps
     if directory.status() != (state, step):  # the run was killed, or max_steps was lowered
         directory.set_status(state, step)
-    run.progress.message(f"{directory.path} is {state}: step {step} of {p.max_steps}.")
+    run.progress.message(f"{directory.path} is {state}: step {step} of {last}.")
     run.observers.tell(RunEvents.on_skip, step, state)
     if state == "done (early)":
         run.progress.message(best.describe_end(run.experiment, _ranking(run, step)))

@@ -79,7 +79,7 @@ class Saver:
     def is_due(self, step: int) -> bool:
         """Returns whether a checkpoint is due after a step: at an interval, or after the last."""
         experiment = self._run.experiment
-        return is_regular(experiment, step) or step >= experiment.p.max_steps
+        return is_regular(experiment, step) or step >= experiment.length.steps
 
     def save(self) -> None:
         """Passes the state to the writer after waiting for the previous checkpoint.
@@ -198,8 +198,7 @@ def intervals(experiment: Experiment) -> list[int]:
 
 def is_regular(experiment: Experiment, step: int) -> bool:
     """Returns whether a step is at an interval of checkpoints, or of evaluations to compare."""
-    p = experiment.p.evaluate
-    compared = p.metric is not None and step % p.every_steps == 0
+    compared = experiment.p.evaluate.metric is not None and experiment.evaluations.is_due(step)
     return compared or any(step % n == 0 for n in intervals(experiment))
 
 
@@ -212,7 +211,7 @@ def retention(
     errors may add many checkpoints at other steps until then.
     """
     p = experiment.p
-    anomaly = find_first_anomaly(counters, p.guard, max_steps=p.max_steps)
+    anomaly = find_first_anomaly(counters, p.guard, max_steps=experiment.length.steps)
     sound = anomaly.sound_step if anomaly else counters.step - counters.health.num_anomalous
     return Retention(
         latest=p.checkpoint.keep,

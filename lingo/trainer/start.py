@@ -237,6 +237,8 @@ def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
         fingerprints[name] = input.check_fingerprint()
         _check_classes(name, input.class_names, experiment.train_input.class_names)
     _check_task_classes(experiment)
+    if experiment.counts_epochs:
+        experiment.optimizer.check_rates(experiment.length.steps)
     return fingerprints
 
 
@@ -309,7 +311,7 @@ def print_start(run: Run, start: Start) -> None:
         progress.message(f"read {start.warm.summary()}")
     for change in start.status.changes:
         progress.message(f"changed: {change}")
-        if change.path == "max_steps" and run.experiment.optimizer.ends_with_run():
+        if change.path in ("max_steps", "max_epochs") and run.experiment.optimizer.ends_with_run():
             progress.message("changed: the learning rate, whose schedule ends with the run")
     if (found := start.status.checkpoint) is not None:
         store.quarantine_all(found.later_errors, report=progress.message)

@@ -55,7 +55,7 @@ class StepRecorder:
         )
         number, step = before.step + before.offset, before.step + 1
         after = before._replace(step=step, health=health)
-        self.counters = record_anomaly(after, p.guard, max_steps=p.max_steps)
+        self.counters = record_anomaly(after, p.guard, max_steps=self._experiment.length.steps)
         if not_finite is None:
             self._metrics.add(report["metric_states"])
         if health.num_anomalous or self._audit is not None:
@@ -81,8 +81,10 @@ class StepRecorder:
 
     def anomaly(self) -> Anomaly | None:
         """Returns the anomaly that requires a rewind or a stop, or None."""
-        p = self._experiment.p
-        return find_first_anomaly(self.counters, p.guard, max_steps=p.max_steps)
+        experiment = self._experiment
+        return find_first_anomaly(
+            self.counters, experiment.p.guard, max_steps=experiment.length.steps
+        )
 
     def failure(self, anomaly: Anomaly, *, but: str = "") -> NumericFailure:
         """Writes the incident file, and returns the error. `but` says why no rewind is possible."""

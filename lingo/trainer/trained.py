@@ -185,6 +185,7 @@ class Trained:
         Args:
             inputs: an input that ends, such as `model.experiment.eval_inputs["heldout"]`; or
                 {name: [N, ...]}, the arrays of `train_input.batch(0)` that the prediction reads; or
+                rows of a table without labels, {column: values [N]} or a data frame; or
                 the path of files without labels, "cat.png", a folder or a glob, which are read as
                 the files of the first evaluation input are (`Input.unlabeled_params`).
             stream: return an iterator over batches' results, with only one batch in memory.

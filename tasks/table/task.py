@@ -102,12 +102,17 @@ class TablePrediction(Task):
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns `logits`, float32 [B, K], and the likeliest `labels`, int32 [B].
 
-        If the label is a number, it returns `values`, float32 [B], in the label's units.
+        If the label is a number, it returns `values`, float32 [B], in the label's units. If there
+        are columns of categories, `unknown_categories`, int32 [B], counts a row's categories that
+        have no id in the vocabulary.
         """
-        outputs = self._outputs(batch)
+        outputs, found = self._outputs(batch), {}
+        if self.p.category_sizes:
+            found["unknown_categories"] = self.model.categories.count_unknown(batch["categories"])
         if not self.p.class_names:
-            return {"values": self.target.restore(outputs)[:, 0]}
-        return {"logits": outputs, "labels": tf.argmax(outputs, axis=-1, output_type=tf.int32)}
+            return {"values": self.target.restore(outputs)[:, 0], **found}
+        labels = tf.argmax(outputs, axis=-1, output_type=tf.int32)
+        return {"logits": outputs, "labels": labels, **found}
 
     def metric_summaries(
         self, name: str, state: Mapping[str, np.ndarray]

@@ -43,6 +43,7 @@ CONTRACTS = {
     "lingo.learner.multi_task.MultiTask": MultiTask,
     "lingo.Experiment": Experiment,
 }
+PHASE = "lingo.learner.phase.Phase"  # of a task: a tuple, which has no fields to set
 
 _DESCRIBE = (
     "`from lingo.{room} import NAME` imports a class; `lingo describe NAME` prints its fields and"
@@ -60,7 +61,7 @@ def reference_pages() -> Iterator[tuple[str, str]]:
     """Yields path and text of each page of the reference."""
     functions = [f"lingo.{n}" for n in lingo.__all__ if inspect.isfunction(getattr(lingo, n))]
     yield "reference/lingo.md", _page("`import lingo`", functions)
-    yield "reference/task.md", _page("tasks and experiments", list(CONTRACTS))
+    yield "reference/task.md", _page("tasks and experiments", [*CONTRACTS, PHASE])
     for room, title in ROOMS.items():
         exports = {n: v for n, v in exports_of(room).items() if hasattr(v, "__name__")}
         names = [f"lingo.{room}.{name}" for name in exports]

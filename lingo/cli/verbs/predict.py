@@ -78,7 +78,7 @@ def run(options: Options) -> int:
             inputs = model.experiment.eval_inputs[name]
         rows: list[tuple[str, ...]] = [_COLUMNS]
         with contextlib.ExitStack() as stack:
-            progress = stack.enter_context(Progress(max_steps=1, enabled=processes.is_leader))
+            progress = stack.enter_context(Progress(enabled=processes.is_leader))
             add = functools.partial(_add_rows, rows)
             if output is not None and processes.is_leader:
                 add = stack.enter_context(write_examples(output))

@@ -46,7 +46,7 @@ def run(options: Options) -> int:
     """Writes the TFRecord files, and prints the --set that makes an experiment read them."""
     images, output = _check(options)
     source = _source(images, options.classes).build()
-    with Progress(max_steps=0) as progress:
+    with Progress() as progress:
         with progress.work(f"reading {images}") as advance:
             index = open_images(source, progress=advance)
         total = len(index.size)

@@ -250,7 +250,7 @@ def _own_program(runtime: Runtime) -> str:
 
 
 def _print_rates(experiment: Experiment, *, as_json: bool) -> None:
-    steps = np.unique(np.linspace(0, experiment.p.max_steps, POINTS + 1).round())
+    steps = np.unique(np.linspace(0, experiment.length.steps, POINTS + 1).round())
     rates = _rates(experiment, steps)
     if as_json:
         shortest = {tag: [float(str(v)) for v in values] for tag, values in rates.items()}

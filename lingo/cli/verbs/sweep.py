@@ -8,6 +8,7 @@ The same command resumes it.
     lingo sweep ... --print                              the commands, for a cluster
     lingo sweep ... --search=random --num_trials=20 \\
         --sweep='optimizer.learning_rate=log(1e-4..1e-2)' --sweep=exp.num_layers=2..8
+    lingo sweep ... --prune=median                       ends trials that are behind
     lingo sweep ... --search=optuna --num_trials=50      needs: pip install 'lingo-tf[sweep]'
 
 Every trial is an ordinary run in its own directory; `tensorboard --logdir=runs/sweep` shows all in
@@ -36,6 +37,7 @@ from lingo.config.text import Line
 from lingo.contract import build_experiment
 from lingo.study.metric import Metric, check_metric, choose_metric
 from lingo.study.plan import SweepRequest, remaining_commands
+from lingo.study.pruning import read_pruning
 from lingo.study.report import seed_table, trial_table
 from lingo.study.run import SweepOutcome, launch_locally, run_sweep
 from lingo.study.search import corner_points
@@ -97,6 +99,8 @@ def _read_request(options: Options) -> SweepRequest:
     for flag in ("num_trials", "seed"):
         if options.search == "grid" and getattr(options, flag) is not None:
             raise UsageError(f"--{flag} is for --search=random and optuna")
+    if options.prune is not None:
+        read_pruning(options.prune)
     axes = read_axes(options.sweep)
     point = corner_points(axes)[0]
     experiments = _Experiments(options, overrides(point))
@@ -114,6 +118,7 @@ def _read_request(options: Options) -> SweepRequest:
         num_trials=options.num_trials or 0,
         seed=options.seed or 0,
         metric=metric,
+        prune=options.prune or "",
         source=find_user_files(experiments.first.params, experiments.first.origin.file),
     )
 
@@ -159,6 +164,9 @@ def _print_results(results: Sequence[Result], metric: Metric) -> None:
         print(f"best: {best.trial.path}, {metric.name} {best.score:.6g}\n  {best.trial.command}")
     else:
         print(f"best: none, since no finished trial reported a finite {metric.name}")
+    num_pruned = sum(result.state == "pruned" for result in results)
+    if num_pruned:
+        print(f"{num_pruned} of {len(results)} pruned, at the steps in the table")
     num_failed = sum(result.state == "failed" for result in results)
     if num_failed:
         print(f"{num_failed} of {len(results)} failed; the same command tries them again")

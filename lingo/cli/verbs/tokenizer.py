@@ -56,7 +56,7 @@ def run(options: Options) -> int:
     out = Path(options.out)
     _check_free(out)
     sources = _sources(options)
-    with Progress(max_steps=0) as progress:
+    with Progress() as progress:
         indices = [_index_source(source.build(), progress) for source in sources]
         with progress.work("reading text") as advance:
             text = learned_tokenizer.sample(indices, max_bytes=options.max_bytes, progress=advance)

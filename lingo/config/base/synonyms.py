@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-_STEPS = "steps num_steps total_steps train_steps training_steps iterations epochs num_epochs"
+_STEPS = "steps num_steps total_steps train_steps training_steps iterations"
 _RUN = "log_dir output_dir out_dir save_dir work_dir workdir model_dir checkpoint_dir dir output"
 
 _WORDS = {  # lingo's name -> names in other frameworks, in lower case
-    "max_steps": f"{_STEPS} max_epochs num_train_steps",
+    "max_steps": f"{_STEPS} num_train_steps",
+    "max_epochs": "epochs num_epochs n_epochs num_train_epochs",
     "learning_rate": "lr eta step_size",
     "weight_decay": "wd l2",
     "epsilon": "eps",
@@ -37,6 +38,14 @@ _WORDS = {  # lingo's name -> names in other frameworks, in lower case
     "MoE": "mixtureofexperts",
     "Rotary": "rope rotaryembedding",
     "LayerNorm": "layernormalization",
+    "Cosine": "cosinedecay cosineannealinglr",
+    "Cyclic": "cycliclr",
+    "Exponential": "exponentialdecay exponentiallr",
+    "Momentum": "sgdmomentum",
+    "Piecewise": "multisteplr piecewiseconstantdecay",
+    "Plateau": "reducelronplateau",
+    "Polynomial": "polynomialdecay polynomiallr",
+    "Warmup": "linearwarmup warmuplr",
     "Local": "gpu cpu cuda",
     "data": "dp ddp",
     "model": "tp",

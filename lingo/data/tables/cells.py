@@ -57,6 +57,12 @@ _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _DAY_SECONDS = 86_400
 _DIGITS = frozenset("0123456789+-.eE")
 _NUMBER = re.compile(r"[-+]?(\d+([.]\d*)?|[.]\d+)([eE][-+]?\d+)?", re.ASCII)
+_FORMATTED = re.compile(
+    r"[-+(]?\s?[$\N{EURO SIGN}\N{POUND SIGN}\N{YEN SIGN}]?\s?"
+    r"(\d{1,3}([,.'\s]\d{3})+|\d+)([.,]\d+)?"
+    r"\s?[$\N{EURO SIGN}\N{POUND SIGN}\N{YEN SIGN}%)]?",
+    re.ASCII,
+)
 _NUMBER_LIMIT = float(2**128 - 2**103)  # numbers from here on are infinite in float32
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # the column of an index without a name
 
@@ -194,22 +200,30 @@ def _read_parquet(file: File) -> Cells:
             reason = str(error).partition("\n")[0]
             raise DataError(f"{file.path} cannot be read as Parquet: {reason}.") from None
     columns = {
-        name: [_to_cell(value) for value in table.column(name).to_pylist()]
+        name: [to_cell(value) for value in table.column(name).to_pylist()]
         for name in table.column_names
         if not _PANDAS_INDEX.fullmatch(name)
     }
     return Cells(columns, [f"{file.path}, row {i}" for i in range(table.num_rows)])
 
 
-def _to_cell(value: object) -> str:
-    """Returns a value of a Parquet file as a CSV file has it."""
+def to_cell(value: object, decimal: str = ".") -> str:
+    """Returns a value, as Parquet, NumPy and pandas have it, as the text of a cell.
+
+    >>> to_cell(1.5, ","), to_cell(float("nan")), to_cell(datetime.datetime(2024, 1, 31, 12, 30))
+    ('1,5', '', '2024-01-31 12:30:00')
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value).__name__ in ("NAType", "NaTType"):  # of pandas
+        return ""
     match value:
         case None:
             return ""
         case bool():
             return "true" if value else "false"
         case float():
-            return "" if value != value else repr(value)
+            return "" if value != value else repr(value).replace(".", decimal)
         case datetime.datetime():
             if value.tzinfo is not None:
                 value = value.astimezone(datetime.UTC)
@@ -220,6 +234,18 @@ def _to_cell(value: object) -> str:
 
 
 # ---- values of cells -----------------------------------------------------------------------------
+
+
+def looks_formatted(cells: Iterable[str]) -> bool:
+    """Returns whether most cells are numbers with thousands separators, a unit of money or a `%`.
+
+    >>> looks_formatted(["13,950.0", "1 200", "$7"]), looks_formatted(["12 %"])
+    (True, True)
+    >>> looks_formatted(["7"]), looks_formatted(["A4", "B5"]), looks_formatted([])
+    (False, False, False)
+    """
+    kinds = [bool(_FORMATTED.fullmatch(cell)) for cell in cells if not _NUMBER.fullmatch(cell)]
+    return 2 * sum(kinds) > len(kinds)
 
 
 def parse_number(cell: str, decimal: str = ".") -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from lingo.data.files import DataError, describe_place, list_files, place_of
 from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.data.record_source import Splittable, split_hash
-from lingo.data.tables.cells import Cells, read_cells
+from lingo.data.tables.cells import Cells, looks_formatted, read_cells, to_cell
 from lingo.data.tables.column import Column
 from lingo.data.tables.encoder import ColumnEncoder
 
@@ -32,6 +33,7 @@ Decimal = Literal[".", ","]
 """The decimal mark of numbers."""
 
 _MOST_SHOWN = 3
+_FORMATTED = "these look like numbers: write 1234.5 for 1,234.5 or 12 for 12%"
 
 
 class _Rows(NamedTuple):
@@ -88,10 +90,33 @@ class TableInput(IndexedInput, Splittable, interface=True):
         return self.p.classes
 
     def unlabeled_params(self, path: str) -> Params:
+        return CsvInput.params(file=path, **self._own_fields())
+
+    def given_rows(self, rows: Mapping[str, Any], *, batch_size: int) -> Input:
+        """Returns an input of rows without labels, {column: values [R]} or one row {column: value}.
+
+        A value is a number, a date or the text of a cell; None and NaN are missing values. Columns
+        that a model does not get are ignored.
+        """
+        values = {name: rows[name] for name in self.p.columns if name in rows}
+        if all(isinstance(value, str) or not np.ndim(value) for value in values.values()):
+            values = {name: [value] for name, value in values.items()}
+        if len(lengths := {len(value) for value in values.values()}) > 1:
+            raise ParamError(f"columns have {sorted(lengths)} values: each has one for each row")
+        numbers = range(max(lengths, default=0))
+        input = _GivenRows.params(**self._own_fields()).set(batch_size=batch_size).build()
+        input.given = Cells(
+            {name: [to_cell(v, self.p.decimal) for v in own] for name, own in values.items()},
+            [f"row {number}" for number in numbers],
+        )
+        return input
+
+    def _own_fields(self) -> dict[str, Any]:
+        """Returns the fields of an input of the same columns, without labels."""
         p = self.p
         own = {name: getattr(p, name) for name in ("batch_size", "classes", "missing", "decimal")}
         columns = {name: column.copy() for name, column in p.columns.items()}
-        return CsvInput.params(file=path, columns=columns, **own, repeat=False, shuffle=False)
+        return own | {"columns": columns, "repeat": False, "shuffle": False}
 
     @property
     def declares_late(self) -> bool:
@@ -164,7 +189,11 @@ class TableInput(IndexedInput, Splittable, interface=True):
             kind = f"one of {len(self.p.classes)} classes: {names}" if names else "a number"
             lines.append(f"{self.p.label}: the label, {kind:.200}")
         others = [n for n in cells.columns if n not in self.p.columns and n != self.p.label]
-        return lines + ([f"not used: {', '.join(others)}"] if others else [])
+        lines += [f"not used: {', '.join(others)}"] if others else []
+        return lines + [f"{n}: {_FORMATTED}" for n in others if self._is_formatted(n)]
+
+    def _is_formatted(self, name: str) -> bool:
+        return looks_formatted({*self._cells().columns[name]}.difference(self.p.missing))
 
     def raw_examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the raw cells (`ColumnEncoder`) of examples, by `example_id`, int64 [B]."""
@@ -267,6 +296,7 @@ class TableInput(IndexedInput, Splittable, interface=True):
         if name in self.encoder.categories:
             known = sorted({*column} - missing)
             shown = ", ".join(known[:_MOST_SHOWN]) + (", ..." if known[_MOST_SHOWN:] else "")
+            note += f"; {_FORMATTED}" if self._is_formatted(name) else ""
             return f"category, {len(known):,} values: {shown:.80}{note}"
         values = self.encoder.parse(name, column)[0]
         if num_missing == len(column):
@@ -278,6 +308,25 @@ class TableInput(IndexedInput, Splittable, interface=True):
         is_counter = high - low + 1 == len(column) == len({*column}) and low == int(low)
         hint = "; it seems to count rows: leave it out by `ignore`" if is_counter else ""
         return f"number, {low:g} to {high:g}{note}{hint}"
+
+
+class _GivenRows(TableInput):
+    """Rows that were given to `predict`."""
+
+    thread_safe = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.given = Cells({}, [])
+
+    def read_cells(self) -> Cells:
+        return self.given
+
+    def describe(self) -> str:
+        return "the given table"
+
+    def example_names(self, numbers: np.ndarray) -> list[str]:
+        return []
 
 
 class CsvInput(TableInput):

@@ -44,7 +44,7 @@ def training(experiment: Experiment) -> Training:
     """Returns the number of training steps of an experiment, and of tokens in each batch."""
     specs = experiment.train_input.specs()
     tokens = math.prod(specs["segments"][0]) if "segments" in specs else None
-    return Training(experiment.p.max_steps, tokens)
+    return Training(experiment.length.steps, tokens)
 
 
 class MeshPlan(NamedTuple):

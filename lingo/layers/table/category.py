@@ -65,6 +65,13 @@ class Vocabulary(Layer):
         is_missing = tf.reduce_all(tf.equal(x, MISSING), axis=-1)
         return tf.where(is_missing, _MISSING_ID, tf.transpose(ids))
 
+    def count_unknown(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns how many categories of each row have no id of their own, int32 [B].
+
+        x has fingerprints, int32 [B, T, 2]. Missing categories do not count.
+        """
+        return tf.reduce_sum(tf.cast(tf.equal(self(x), _UNKNOWN_ID), tf.int32), axis=1)
+
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         return []
 

@@ -27,6 +27,8 @@ class Notes(NamedTuple):
 def updated_notes(old: str | None, note: str | None, tags: Sequence[str]) -> Notes:
     """Returns a run's notes after a start with --note and --tag: what is not given stays.
 
+    An empty tag removes all tags.
+
     `old` is the text of notes.json, or None. Raises ParamError for a note of several lines, or a
     tag with a comma or a space.
     """
@@ -34,9 +36,10 @@ def updated_notes(old: str | None, note: str | None, tags: Sequence[str]) -> Not
     if note is not None and (not note.isprintable() or len(note) > MAX_CHARACTERS):
         raise ParamError(f"note={note!r:.60}: a note is one line, at most {MAX_CHARACTERS} long")
     for tag in tags:
-        if not tag.isprintable() or not tag or any(c in ", " for c in tag):
+        if not tag.isprintable() or any(c in ", " for c in tag):
             raise ParamError(f"tag={tag!r:.60}: a tag is one word without commas")
-    return Notes(kept.note if note is None else note, tuple(dict.fromkeys(tags)) or kept.tags)
+    new = tuple(tag for tag in dict.fromkeys(tags) if tag)
+    return Notes(kept.note if note is None else note, new if tags else kept.tags)
 
 
 def read_notes(text: str | None) -> Notes:

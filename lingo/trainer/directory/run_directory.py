@@ -100,6 +100,11 @@ class RunDirectory:
             )
         return self.path / f"eval_{name}"
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the process that held the lock last, on this machine, has ended."""
+        return self._lock.is_abandoned()
+
     @contextlib.contextmanager
     def lock(self) -> Iterator[RunDirectory]:
         """Makes the directory if it is missing, and locks it against other writers.

@@ -24,6 +24,7 @@ from lingo.data.array_spec import ArraySpec, task_mark
 from lingo.data.input import Input
 from lingo.data.prefetch import Prefetch
 from lingo.data.prompt import Prompt
+from lingo.data.tables.table_input import TableInput
 from lingo.decode.decoding import Decoding
 from lingo.decode.text import Continuation
 from lingo.export.exported_model import Arrays
@@ -72,6 +73,11 @@ def predict_batches(
         sized = inputs.p.copy().set(batch_size=batch_size).build() if batch_size else inputs
         sized.num_batches()  # raises if the input has no end
         return predict_input(experiment, program, sized, progress=progress)
+    if (rows := _table_rows(experiment, inputs)) is not None:
+        data, columns = rows
+        given = data.given_rows(columns, batch_size=batch_size or data.p.batch_size)
+        batches = predict_input(experiment, program, given, progress=progress)
+        return ({k: v for k, v in batch.items() if k != "example_id"} for batch in batches)
     if not isinstance(inputs, Mapping):
         raise ParamError(
             f"predict takes an Input, a dict of arrays, or the path of files, got"
@@ -81,6 +87,19 @@ def predict_batches(
     most = experiment.train_input.specs()["rows"][0][0]
     size = batch_size or min(most, len(next(iter(arrays.values()))))
     return predict_arrays(experiment, program, arrays, batch_size=size, progress=progress)
+
+
+def _table_rows(experiment: Experiment, inputs: Any) -> tuple[TableInput, Mapping[str, Any]] | None:
+    """Returns the input of a table, and the columns of rows, if `inputs` are rows of this table."""
+    data = next(iter(experiment.eval_inputs.values()), experiment.train_input)
+    if not isinstance(data, TableInput) or data.declares_late:
+        return None
+    if hasattr(inputs, "to_dict") and hasattr(inputs, "columns"):  # a data frame
+        return data, {str(name): inputs[name].tolist() for name in inputs.columns}
+    is_encoded = isinstance(inputs, Mapping) and {*inputs} <= {*data.specs()}
+    if not isinstance(inputs, Mapping) or (is_encoded and not {*data.p.columns} <= {*inputs}):
+        return None
+    return data, inputs
 
 
 def predict_input(

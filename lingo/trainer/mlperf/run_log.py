@@ -89,7 +89,7 @@ class MlperfLog(RunObserver):
         """Begins a block and an epoch after `step` steps, unless they have begun."""
         self._step = step
         if self._open_number("block", "first_epoch_num") is None:
-            per_block = self._epochs(self._experiment.p.evaluate.every_steps)
+            per_block = self._epochs(self._experiment.evaluations.next_step(0))
             first = self._epoch_number() if self._open_epoch() else self._last_epoch() + 1
             self._add("block_start", first_epoch_num=first, epoch_count=max(1, round(per_block)))
         if not self._open_epoch():

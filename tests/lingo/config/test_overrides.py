@@ -186,6 +186,7 @@ MISTAKES = [
     ("model.dim.x=1", "is 8: it has no field 'x'"),
     ("model.layer.attention.positions.theta=1", "is None: it has no field 'theta'. Set it first"),
     ("model.layer.dim.x=1", "is not set"),
+    ("optimizer=True", "True is no object: give a class. It takes an Optimizer"),
     ("optimizer=Adm", r"optimizer: There is no class 'Adm' to configure. Did you mean .*'Adam'"),
     ("optimizer=Block", "optimizer: Toy.optimizer takes an Optimizer, got Block"),
     ("optimizer=Adam(betas=1,2)", "takes field=value, got '2'; a list is in brackets"),

@@ -421,7 +421,7 @@ def test_a_run_that_stops_and_resumes_has_the_same_losses_bit_for_bit(kind, tmp_
 def test_a_mistake_is_told_with_its_function_before_training(params, words):
     experiment = build_experiment(params.copy().set(batch_size=SIZE + 1)).build()
     with pytest.raises((ParamError, DataError), match=words) as error:
-        prepare_data(experiment, Progress(max_steps=1, enabled=False))
+        prepare_data(experiment, Progress(enabled=False))
     assert "\n" not in str(error.value)
 
 

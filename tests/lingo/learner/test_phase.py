@@ -9,8 +9,10 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.dropout import Dropout
 from lingo.layers.linear import Linear
+from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner import finite
+from lingo.learner.loss_scale import SCALE
 from lingo.learner.phase import Phase, count_path
 from lingo.learner.state import Learner, TrainState, initial_state, load_arrays
 from lingo.learner.step import train_step
@@ -39,14 +41,17 @@ class Pair(Task):
 
     def loss_denominators(self, batch):
         odd = tf.reduce_sum(batch["weights"] * tf.cast(batch["kind"] == 1, tf.float32))
-        return super().loss_denominators(batch) | {"odd": odd}
+        examples = tf.reduce_sum(batch["weights"])
+        return {"examples": examples, "odd": odd, "even": examples - odd}
 
     def error(self, batch):
-        return {"error": self._sum(batch, self.teacher(batch["x"]) - batch["y"])}
+        return {
+            "error": self._sum(batch, tf.cast(self.teacher(batch["x"]), "float32") - batch["y"])
+        }
 
     def distance(self, batch):
         difference = self.student(batch["x"]) - self.teacher(batch["x"])
-        return {"distance": self._sum(batch, difference)}
+        return {"distance": self._sum(batch, tf.cast(difference, "float32"))}
 
     def coefficients(self):
         return {"student/distance": 0.5}
@@ -218,6 +223,42 @@ def test_a_value_that_is_not_finite_skips_its_phase_alone_and_is_named():
     assert named == "loss/student/distance"
 
 
+def test_a_gradient_beyond_float16_halves_the_loss_scale_and_skips_its_phase_alone():
+    one = Learner(Pair.params(dtype="float16").build(), Sgd.params(learning_rate=RATE).build())
+    state = begin(one)
+    state.state[SCALE] = tf.constant(2.0**15)
+    batch = {k: tf.constant(v) for k, v in batches(1)[0].items()}
+    batch["y"] = batch["y"] * 1000.0  # of the teacher
+    after, report = load_arrays(train_step(one, state, batch))
+    np.testing.assert_array_equal(after.weights["teacher/w"], state.weights["teacher/w"])
+    assert not np.array_equal(after.weights["student/w"], state.weights["student/w"])
+    assert after.state[SCALE] == 2.0**14
+    assert report["first_non_finite"] == -1
+
+
+class Stacked(Pair):
+    """The student has three layers in one tensor."""
+
+    stack: Repeat = Repeat.params(
+        layer=Linear.params(use_bias=False, dim=D, output_dim=D), num_layers=3
+    )
+
+    def setup(self):
+        super().setup()
+        self.stack = self.p.stack.build()
+
+
+def test_a_phase_moves_all_layers_of_a_stack_or_none():
+    def moved(pattern):
+        student = STUDENT._replace(weights=("student/.*", pattern))
+        rest = TEACHER._replace(weights=("teacher/.*", f"(?!{pattern})stack/.*"))
+        return pair(Stacked, teacher=rest, student=student)
+
+    sgd = Sgd.params(learning_rate=RATE)
+    with pytest.raises(ParamError, match=r"only some of the layers .* stack/layers/\[0:3\]/w"):
+        learner(moved("stack/layers/[01]/w"), sgd)
+
+
 class Noisy(Pair):
     """Both phases draw a mask of the same layer."""
 
@@ -299,6 +340,8 @@ def test_a_phase_moves_the_statistics_that_its_patterns_match_and_no_others():
             "first_step=-1 is not an int",
         ),
         ({"a": TEACHER, "b/c": STUDENT}, "'b/c' names a phase: use letters"),
+        ({"a": TEACHER, "b": STUDENT._replace(loss="distanse")}, "'b': Pair has no 'distanse'"),
+        ({"a": TEACHER, "b": ("student/.*",)}, "a Phase of lingo is wanted"),
     ],
 )
 def test_phases_that_do_not_fit_the_weights_are_refused(turns, said):
@@ -314,16 +357,17 @@ def test_a_frozen_weight_needs_no_phase_and_a_phase_needs_a_weight_that_moves():
         learner(optimizer=frozen)
 
 
-def test_phases_of_different_batches_share_weights():
-    shared = ("teacher/.*", "student/.*")
-    even = Phase(weights=shared, loss="distance", examples="odd")
-    odd = Phase(weights=shared, loss="distance", examples="examples")
-    learner(pair(a=even, b=odd))
+def test_phases_of_different_batches_share_weights_and_adam_counts_the_updates_of_both():
+    even, odd = (TEACHER._replace(examples=name) for name in ("even", "odd"))
+    one = learner(pair(even=even, odd=odd, student=STUDENT))
+    assert_follows(one, teacher=lambda i: True, student=lambda i: True)
+    state = steps(one, 6)[-1][0].state
+    assert state[count_path("even")] == state[count_path("odd")] == 3
 
 
 def test_a_denominator_that_decides_and_does_not_exist_is_named():
     one = learner(pair(teacher=TEACHER._replace(examples="evne"), student=STUDENT))
-    with pytest.raises(ParamError, match=r"examples='evne'.*examples, odd"):
+    with pytest.raises(ParamError, match=r"examples='evne'.*examples, odd, even"):
         steps(one, 1)
 
 

@@ -26,6 +26,7 @@ from lingo.models.detection.ssd import Ssd
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.optimizer import Move, Slot, Update, Weight
+from lingo.optim.run_length import KnownLength
 from lingo.optim.schedule import ConstantRate
 from lingo.optim.sgd import Sgd
 from tasks.bert.classification import TextClassification
@@ -406,7 +407,7 @@ def test_the_decay_of_the_moving_average_warms_up():
 
 def test_the_average_is_the_mean_over_the_last_steps_of_the_run():
     one, state, batch = begun(optimizer=Sgd.params(learning_rate=1.0, average_steps=3))
-    one.optimizer.end_at(5)
+    one.optimizer.end_with(KnownLength(5))
     kept = []
     for _ in range(5):
         state, _ = train_step(one, state, with_rows(batch))

@@ -12,12 +12,14 @@ from lingo.config.params import ParamError
 from lingo.optim.compound_schedule import (
     Cooldown,
     EpochWarmup,
+    InEpochs,
     ProductSchedule,
     SequentialSchedule,
     SwitchedWarmup,
     Warmup,
     WarmupStableDecay,
 )
+from lingo.optim.run_length import KnownLength
 from lingo.optim.schedule import (
     ConstantRate,
     Cosine,
@@ -58,6 +60,7 @@ SCHEDULES = [
     WarmupStableDecay.params(warmup_steps=3, stable_steps=4, decay_steps=5),
     WarmupStableDecay.params(warmup_steps=0, stable_steps=0, decay_steps=5, decay=Cosine),
 ]
+IN_A_RUN = [InEpochs.params(schedule=Warmup.params(num_steps=1, then=Cosine))]
 over_schedules = pytest.mark.parametrize("params", SCHEDULES, ids=lambda p: p.cls.__name__)
 
 
@@ -192,7 +195,7 @@ def test_a_rise_ends_and_a_fall_ends_at_their_last_steps(compute, period):
 def test_steps_that_are_left_out_end_with_the_run(left_out, given):
     schedule, steps = left_out.build(), np.arange(25)
     assert schedule.ends_with_run()
-    schedule.end_at(20)
+    schedule.end_with(KnownLength(20))
     np.testing.assert_array_equal(schedule(steps), given.build()(steps))
     assert not given.build().ends_with_run()
 
@@ -200,6 +203,38 @@ def test_steps_that_are_left_out_end_with_the_run(left_out, given):
 def test_parts_in_sequence_have_their_own_steps():
     schedule = SequentialSchedule.params(parts=[(LinearRate, 3), (Cosine, 5)]).build()
     assert not schedule.ends_with_run()
+
+
+@over_engines
+def test_a_schedule_in_epochs_is_the_same_schedule_with_other_steps(compute):
+    epochs = InEpochs.params(
+        schedule=SequentialSchedule.params(
+            parts=[
+                (Exponential.params(decay_rate=0.5, staircase=True, num_steps=1), 2),
+                (Polynomial, 3),
+            ]
+        )
+    ).build()
+    epochs.end_with(KnownLength(steps=50, steps_per_epoch=10))
+    steps = SequentialSchedule.params(
+        parts=[
+            (Exponential.params(decay_rate=0.5, staircase=True, num_steps=10), 20),
+            (Polynomial, 30),
+        ]
+    ).build()
+    np.testing.assert_allclose(
+        compute(epochs, np.arange(60)), steps(np.arange(60)), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_schedule_in_epochs_ends_with_the_run_between_two_epochs():
+    schedule = InEpochs.params(schedule=Warmup.params(num_steps=1, then=LinearRate)).build()
+    assert schedule.counts_epochs()
+    assert schedule.ends_with_run()
+    with pytest.raises(ParamError, match="there is no run whose epochs could be counted"):
+        schedule(3)
+    schedule.end_with(KnownLength(steps=25, steps_per_epoch=10))
+    np.testing.assert_allclose(schedule(np.array([5, 10, 15, 20, 25])), [0.5, 1, 2 / 3, 1 / 3, 0])
 
 
 def test_without_a_run_the_steps_are_wanted():
@@ -219,7 +254,7 @@ def classes(cls=Schedule):
 
 def test_every_schedule_class_has_a_case():
     found = {c for c in classes() if c.__module__.startswith("lingo.optim.")}
-    assert found - {Schedule} == {params.cls for params in SCHEDULES}
+    assert found - {Schedule} == {params.cls for params in SCHEDULES + IN_A_RUN}
 
 
 def test_the_transformer_schedule_has_the_published_values():

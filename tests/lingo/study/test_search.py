@@ -3,7 +3,13 @@
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.study.search import corner_points, grid_points, propose_point, random_points
+from lingo.study.search import (
+    TriedPoint,
+    corner_points,
+    grid_points,
+    propose_point,
+    random_points,
+)
 from lingo.study.space import read_axes
 
 AXES = read_axes(["a=1,2", "b=x,y,z"])
@@ -74,11 +80,11 @@ def test_proposed_points_are_texts_of_the_space():
         assert len(point["a"].partition("e")[0].replace(".", "").lstrip("0")) <= 4
         assert point["b"] in "123456789"
         assert point["c"] in "xy"
-        trials.append((point, None if number % 3 else float(number)))
+        trials.append(TriedPoint(point, None if number % 3 else float(number)))
 
 
 def test_a_proposal_follows_from_the_seed_and_the_earlier_trials():
-    trials = [({"a": "0.1", "b": "2", "c": "x"}, 1.0)] * 12
+    trials = [TriedPoint({"a": "0.1", "b": "2", "c": "x"}, 1.0)] * 12
     assert propose(trials) == propose(trials)
     others = propose_point(SPACE, trials, seed=99, goal="min")
     assert others != propose(trials)
@@ -91,13 +97,13 @@ def test_proposals_come_nearer_to_the_best_point(goal, sign):
     for _ in range(30):
         point = propose(trials, goal)
         losses.append(abs(int(point["b"]) - 7) + (point["c"] == "x"))
-        trials.append((point, float(sign * losses[-1])))
+        trials.append(TriedPoint(point, float(sign * losses[-1])))
     assert sum(losses[20:]) < sum(losses[:10])
 
 
 def test_points_without_a_result_are_avoided():
     bad = {"a": "0.1", "b": "2", "c": "x"}
     good = {"a": "0.1", "b": "8", "c": "y"}
-    trials = [(bad, None)] * 10 + [(good, 1.0)] * 10
+    trials = [TriedPoint(bad, None)] * 10 + [TriedPoint(good, 1.0)] * 10
     points = [propose_point(SPACE, trials, seed=seed, goal="min") for seed in range(10)]
     assert sum(point["c"] == "y" for point in points) >= 8

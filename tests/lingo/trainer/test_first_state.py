@@ -96,7 +96,7 @@ class Follower:
 
 
 def run_of(params: Params, processes: Any) -> Any:
-    progress = Progress(max_steps=1, enabled=False)
+    progress = Progress(enabled=False)
     return types.SimpleNamespace(experiment=params.build(), processes=processes, progress=progress)
 
 

@@ -17,11 +17,11 @@ class Screen:
     def __init__(self) -> None:
         self.shown: list[str] = []
         self.seconds = 0.0
-        self.view = NotebookView(self.shown.append, max_steps=1000, clock=lambda: self.seconds)
+        self.view = NotebookView(self.shown.append, clock=lambda: self.seconds)
 
     def report(self, step: int, loss: float | None) -> None:
         self.seconds += 1
-        self.view.add_report(step, loss, f"step {step} <b>")
+        self.view.add_report(step, loss, f"step {step} <b>", max_steps=1000)
 
 
 def points(html: str) -> list[tuple[float, float]]:
@@ -48,7 +48,7 @@ def test_one_output_has_bar_line_curve_and_messages() -> None:
 def test_a_browser_is_spared_updates_that_follow_at_once() -> None:
     screen = Screen()
     screen.report(1, 1.0)
-    screen.view.add_report(2, 1.0, "step 2")
+    screen.view.add_report(2, 1.0, "step 2", max_steps=1000)
     assert "step 2" not in screen.shown[-1]
     screen.view.update(now=True)
     assert "step 2" in screen.shown[-1]
@@ -75,4 +75,4 @@ def test_a_loss_that_is_no_number_is_left_out(loss: float | None) -> None:
 
 
 def test_outside_of_a_notebook_there_is_none() -> None:
-    assert open_view(max_steps=10) is None
+    assert open_view() is None

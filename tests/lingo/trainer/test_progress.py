@@ -12,6 +12,7 @@ from rich.console import Console
 import lingo
 from lingo.config.serial import Origin
 from lingo.contract import StepReport
+from lingo.data.epochs import RunLength
 from lingo.trainer import progress as module
 from lingo.trainer.directory.environment import count_devices
 from lingo.trainer.progress import Progress, header, report_line
@@ -19,13 +20,13 @@ from lingo.trainer.progress import Progress, header, report_line
 
 def plain(max_steps=10, **options):
     console = Console(file=io.StringIO(), width=40)
-    return Progress(max_steps=max_steps, console=console, **options), console.file
+    return Progress(RunLength(None, max_steps), console=console, **options), console.file
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_a_process_that_is_not_the_leader_shows_nothing(is_terminal):
     console = Console(file=io.StringIO(), force_terminal=is_terminal)
-    with Progress(max_steps=10, enabled=False, console=console) as progress:
+    with Progress(RunLength(None, 10), enabled=False, console=console) as progress:
         progress.message("a line")
         progress.on_report(None, StepReport(1, {"loss/total": 1.0}))
         progress.show_evaluation("same", {"loss": 1.0}, step=1)
@@ -35,7 +36,7 @@ def test_a_process_that_is_not_the_leader_shows_nothing(is_terminal):
 def test_a_report_shows_all_there_is():
     line = report_line(
         40,
-        100,
+        RunLength(None, 100),
         {
             "loss/total": 2.34567,
             "learner/learning_rate": 3e-4,
@@ -66,7 +67,7 @@ def test_a_report_shows_all_there_is():
     ],
 )
 def test_numbers_are_short(tag, value, words):
-    assert report_line(10, 100, {tag: value}) == f"step 10/100  {words}"
+    assert report_line(10, RunLength(None, 100), {tag: value}) == f"step 10/100  {words}"
 
 
 def test_without_a_terminal_every_report_is_a_whole_line():
@@ -107,7 +108,7 @@ def test_work_of_unknown_length_shows_its_time_from_another_thread(is_terminal, 
     is_shown = threading.Event()
     out = io.StringIO()
     console = Console(file=out, force_terminal=is_terminal, width=40)
-    with Progress(max_steps=10, console=console, clock=clock) as progress:
+    with Progress(RunLength(None, 10), console=console, clock=clock) as progress:
         show = progress._show
         monkeypatch.setattr(progress, "_show", lambda line: (show(line), is_shown.set()))
         with progress.show_time("Compiling"):
@@ -145,7 +146,7 @@ def test_work_of_unknown_length_that_fails_shows_no_end(clock):
 
 def test_on_a_terminal_the_report_stays_in_place():
     console = Console(file=io.StringIO(), force_terminal=True, width=60)
-    with Progress(max_steps=10, console=console) as progress:
+    with Progress(RunLength(None, 10), console=console) as progress:
         progress.on_report(None, StepReport(1, {"loss/total": 2.0}))
         progress.message("saved")
         progress.on_report(None, StepReport(2, {"loss/total": 1.0}))
@@ -156,7 +157,7 @@ def test_on_a_terminal_the_report_stays_in_place():
 
 def test_a_report_longer_than_the_terminal_is_not_cut():
     console = Console(file=io.StringIO(), force_terminal=True, width=30)
-    with Progress(max_steps=10, console=console) as progress:
+    with Progress(RunLength(None, 10), console=console) as progress:
         progress.on_report(
             None,
             StepReport(1, {"loss/total": 2.0, "perf/steps_per_sec": 0.5, "perf/step_time_ms": 9.0}),
@@ -173,7 +174,7 @@ def test_messages_cannot_steer_the_terminal():
 
 
 def test_what_a_full_disk_cannot_take_is_left_out_and_what_follows_is_shown(capfd, monkeypatch):
-    with open("/dev/full", "w") as full, Progress(max_steps=5) as progress:
+    with open("/dev/full", "w") as full, Progress(RunLength(None, 5)) as progress:
         monkeypatch.setattr(sys, "stdout", full)
         progress.message("lost")
         monkeypatch.undo()
@@ -183,7 +184,7 @@ def test_what_a_full_disk_cannot_take_is_left_out_and_what_follows_is_shown(capf
 
 def test_on_a_terminal_reports_stay_more_and_more_seldom_and_done_is_last(clock, monkeypatch):
     console, kept = Console(file=io.StringIO(), force_terminal=True, width=60), []
-    with Progress(max_steps=1000, console=console, clock=clock) as progress:
+    with Progress(RunLength(None, 1000), console=console, clock=clock) as progress:
         monkeypatch.setattr(progress, "message", kept.append)
         for step in range(1, 101):
             progress.on_report(None, StepReport(step, {"loss/total": 2.0}))
@@ -199,7 +200,7 @@ def test_on_a_terminal_reports_stay_more_and_more_seldom_and_done_is_last(clock,
 def test_on_a_terminal_work_is_shown_at_once(monkeypatch):
     console = Console(file=io.StringIO(), force_terminal=True, width=60)
     with (
-        Progress(max_steps=1, console=console) as progress,
+        Progress(RunLength(None, 1), console=console) as progress,
         progress.show_time("compiling a step"),
     ):
         assert "compiling a step" in console.file.getvalue()

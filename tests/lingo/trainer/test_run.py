@@ -353,7 +353,7 @@ def test_a_signal_before_it_goes_on_stops_a_run_that_is_not_done(before, after, 
 )
 def test_the_end_is_written_and_said(skipped, said, tmp_path, capsys):
     run = RunDirectory(tmp_path)
-    with Progress(max_steps=7) as progress:
+    with Progress() as progress:
         mark_ended(run, Outcome(7, {}, {}, num_skipped=skipped, state="done"), progress)
     assert run.status() == ("done", 7)
     assert capsys.readouterr().out == said

@@ -157,6 +157,20 @@ def test_a_followed_metric_that_no_evaluation_has_is_refused(run, directory):
         run(experiment(schedule), directory)
 
 
+def test_epochs_that_depend_on_evaluations_are_refused(run, directory):
+    params = experiment(ADAPTIVE)
+    params.evaluate.set(every_steps=None, every_epochs=1.0)
+    with pytest.raises(ParamError, match="count steps, by max_steps and evaluate"):
+        run(params, directory)
+
+
+def test_epochs_are_summed_over_tasks(run, rows, directory):
+    params = experiment(max_steps=None, max_epochs=2.0)
+    run(params, directory)
+    steps = max(row["step"] for row in rows(directory))
+    assert 4 * steps / 2 / 40 + 8 * steps / 2 / 40 == pytest.approx(2.0, abs=0.2)
+
+
 def test_inputs_have_the_names_of_the_tasks():
     params = experiment()
     params.train_input.inputs = {"a": PARTS["a"], "c": PARTS["b"]}

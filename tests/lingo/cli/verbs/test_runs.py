@@ -78,6 +78,8 @@ def test_a_resumed_run_keeps_notes_that_are_not_given_again(runs, experiment, te
     train(params, runs / "group/noted", tags=["final"])
     notes = summarize(runs / "group/noted").notes
     assert (notes.note, notes.tags) == ("half the rate", ("final",))
+    train(params.set(max_steps=4), runs / "group/noted", tags=[""])
+    assert summarize(runs / "group/noted").notes.tags == ()
 
 
 def test_a_run_whose_process_is_gone_is_killed(runs):

@@ -177,3 +177,64 @@ def test_fields_that_make_no_sense_are_refused(fields: dict[str, Any], error: st
     params = CsvInput.params(file="t.csv", columns={"a": NumberColumn}, batch_size=1)
     with pytest.raises(ParamError, match=error):
         params.set(**fields).build()
+
+
+# ---- rows that are given, and formatted numbers --------------------------------------------------
+
+
+def test_given_rows_become_what_the_same_rows_of_a_file_become(file) -> None:
+    data = read(file, ignore=["id"])
+    rows = {
+        "size (cm)": [3.5, None, np.float32(4), 1000, float("nan")],
+        "day": ["31.1.2024", "29.2.2024 12:00", "?", "1.3.1900", None],
+        "job": ["nurse", "smith, b", " nurse ", "NA", None],
+        "unused": [0] * 5,
+    }
+    batch = data.given_rows(rows, batch_size=5).batch(0)
+    expected = data.batch(0)
+    for name in ("numbers", "categories"):
+        np.testing.assert_array_equal(batch[name][:4], expected[name])
+    assert np.isnan(batch["numbers"][4]).all()
+    assert batch["categories"][4].tolist() == [[-1, -1]]
+    one = data.given_rows({name: values[0] for name, values in rows.items()}, batch_size=1)
+    np.testing.assert_array_equal(one.batch(0)["numbers"], expected["numbers"][:1])
+
+
+def test_numbers_are_given_as_numbers_whatever_the_decimal_mark_of_the_file(tmp_path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("a;b\n1,5;x\n2,5;y\n")
+    data = read(file, label="b")
+    assert data.given_rows({"a": [1.5, 1e-7]}, batch_size=2).batch(0)["numbers"].tolist() == [
+        [1.5],
+        [np.float32(1e-7)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"day": ["1.1.2024"], "job": ["x"]}, "the given table lacks the column 'size (cm)'"),
+        (
+            {"size (cm)": [1, 2], "day": ["1.1.2024"], "job": ["x"]},
+            "columns have [1, 2] values: each has one for each row",
+        ),
+        (
+            {"size (cm)": ["big"], "day": ["1.1.2024"], "job": ["x"]},
+            "row 0, column 'size (cm)': 'big' is no number",
+        ),
+        ({"size (cm)": [], "day": [], "job": []}, "the given table has no rows"),
+    ],
+)
+def test_a_mistake_in_given_rows_is_told(file, rows, message) -> None:
+    with pytest.raises((DataError, ParamError)) as error:
+        read(file, ignore=["id"]).given_rows(rows, batch_size=4).prepare()
+    assert message in str(error.value)
+
+
+def test_formatted_numbers_are_told(tmp_path) -> None:
+    file = tmp_path / "t.csv"
+    cells = [f'"{i % 7},500.0",{i % 4} %,k{i % 5},"$ {i},000",{i % 2}' for i in range(40)]
+    file.write_text("\n".join(["sum,share,kind,each,y", *cells]))
+    lines = read(file, label="y", repeat=True).remarks()
+    told = [line.partition(":")[0] for line in lines if "these look like numbers" in line]
+    assert told == ["sum", "share", "each"]  # `each` is not used: nearly all its cells differ

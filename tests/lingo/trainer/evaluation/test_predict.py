@@ -9,9 +9,11 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
+from lingo.data import read_table
 from lingo.data.input import Input
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
+from lingo.learner.fit import fit_layers, layers_to_fit, training_examples
 from lingo.learner.state import initial_state
 from lingo.learner.step import predict_batch
 from lingo.learner.task import Task
@@ -21,8 +23,10 @@ from lingo.trainer.evaluation.predict import (
     concatenate,
     convert_arrays,
     predict_arrays,
+    predict_batches,
     predict_input,
 )
+from tasks.table.task import TablePrediction
 
 NUM = 7  # examples
 POINTS = np.random.default_rng(0).normal(size=[NUM, 3]).astype("f")
@@ -259,3 +263,49 @@ def test_batches_of_several_shapes_are_not_concatenated():
     batches = [{"y": np.zeros([2, 3])}, {"y": np.zeros([2, 4])}]
     with pytest.raises(ParamError, match=r"'y' has shape \[2, 3\] in one batch and \[2, 4\] in an"):
         concatenate(batches)
+
+
+# ---- rows of tables ------------------------------------------------------------------------------
+
+
+class Frame:
+    """What lingo asks of a data frame of pandas or polars."""
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self.columns, self._values = list(columns), columns
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.array(self._values[name], object)
+
+    def to_dict(self) -> None:
+        raise NotImplementedError
+
+
+def test_rows_of_a_table_are_given_by_column(tmp_path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("\n".join(["x,kind,y", *(f"{i},{'ab'[i % 2]},{i % 2}" for i in range(12))]))
+    data = read_table(file, label="y", batch_size=4)
+    experiment = Experiment.params(
+        task=TablePrediction,
+        train_input=data,
+        eval_inputs={"same": data.copy().set(repeat=False)},
+        optimizer=Sgd.params(learning_rate=0.1),
+    ).build()
+    layers, start = layers_to_fit(experiment.task), initial_state(experiment.learner)
+    fitted = fit_layers(experiment.task, layers, start, training_examples(experiment.train_input))
+    state = initial_state(experiment.learner, fitted.get)
+    program = experiment.runtime.start(experiment.learner, state)
+
+    def predict(inputs: Any, **options: Any) -> dict[str, np.ndarray]:
+        return concatenate(predict_batches(experiment, program, inputs, **options))
+
+    rows = {"x": [0, 5, 3.5], "kind": ["a", "b", "c"]}
+    found = predict(rows)
+    assert found["unknown_categories"].tolist() == [0, 0, 1]
+    assert {*found} == {"logits", "labels", "unknown_categories"}
+    for same in (predict(rows, batch_size=2), predict(Frame(rows))):
+        np.testing.assert_allclose(same["logits"], found["logits"], atol=1e-6)
+    one = predict({"x": 5, "kind": "b"})
+    np.testing.assert_allclose(one["logits"], found["logits"][1:2], atol=1e-6)
+    arrays = {k: v for k, v in experiment.train_input.batch(0).items() if k[0] in "nc"}
+    assert len(predict(arrays)["labels"]) == 4  # encoded arrays still are what they were
