@@ -18,6 +18,8 @@ METRICS = [f"lingo.metrics.{name}" for name in ("classification", "metric", "res
 MODULES = [*METRICS, "lingo.optim.schedule", *OPS]
 DIALOG = ["tasks.dialog.ratings", "tasks.dialog.research", "tasks.dialog.tools.retrieval"]
 OTHERS = [
+    "lingo.data.array_spec",
+    "lingo.data.task_schedule",
     "lingo.optim.compound_schedule",
     "lingo.trainer.directory.environment",
     "tools.website.hooks",

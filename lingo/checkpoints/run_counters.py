@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,9 +54,10 @@ class Health(NamedTuple):
     skipped_total: int = 0
     spiked_total: int = 0
     level: Level = Level()  # of the losses of all steps that were not anomalous
+    levels: Mapping[str, Level] = {}  # the level of each of several tasks; `level` is the latest
 
-    def add_step(self, loss: float, *, is_finite: bool, guard: Any) -> Health:
-        """Returns the health after one more step.
+    def add_step(self, loss: float, *, is_finite: bool, guard: Any, task: str = "") -> Health:
+        """Returns the health after one more step, of one of several tasks if `task` is given.
 
         Neither a loss that is not finite nor a spike changes the level. If losses stay high for
         more than `spike_steps` finite steps, they become the new level.
@@ -67,6 +68,10 @@ class Health(NamedTuple):
                 num_anomalous=self.num_anomalous + 1,
                 skipped_total=self.skipped_total + 1,
             )
+        if task:
+            own = self._replace(level=self.levels.get(task, Level()))
+            after = own.add_step(loss, is_finite=is_finite, guard=guard)
+            return after._replace(levels={**self.levels, task: after.level})
         steps = guard.spike_steps
         rest = self._replace(num_skipped=0, num_spiked=0, num_anomalous=0)
         if self.level.count < steps or self.level.deviations(loss) <= guard.spike_deviations:
@@ -162,26 +167,38 @@ def _read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
 
 
 def _health_record(health: Health) -> dict[str, Any]:
-    level = health.level
+    levels = {task: _level_record(level) for task, level in health.levels.items()}
     return {
         "skipped_steps": health.num_skipped,
         "guard": {
             **{key: getattr(health, field) for key, field in _COUNTS.items()},
-            "level": [level.count, *_hex([level.mean, level.variance])],
+            "level": _level_record(health.level),
+            **({"levels": levels} if levels else {}),
         },
     }
 
 
+def _level_record(level: Level) -> list[Any]:
+    return [level.count, *_hex([level.mean, level.variance])]
+
+
+def _level(recorded: Sequence[Any]) -> Level:
+    count, mean, variance = recorded
+    level = Level(_count(count), float.fromhex(mean), float.fromhex(variance))
+    if not (math.isfinite(level.mean) and 0 <= level.variance < math.inf):
+        raise ValueError(f"its level of losses is impossible: {level}")
+    return level
+
+
 def _health(step: int, recorded: Mapping[str, Any]) -> Health:
     guard = recorded.get("guard", {})
-    count, mean, variance = guard.get("level", (0, "0x0p+0", "0x0p+0"))
     health = Health(
         num_skipped=_count(recorded.get("skipped_steps", 0)),
-        level=Level(_count(count), float.fromhex(mean), float.fromhex(variance)),
+        level=_level(guard.get("level", (0, "0x0p+0", "0x0p+0"))),
+        levels={task: _level(level) for task, level in guard.get("levels", {}).items()},
         **{field: _count(guard.get(key, 0)) for key, field in _COUNTS.items()},
     )
-    counted = max(health.num_skipped, health.num_spiked, health.num_anomalous) <= step
-    if not (counted and math.isfinite(health.level.mean) and 0 <= health.level.variance < math.inf):
+    if max(health.num_skipped, health.num_spiked, health.num_anomalous) > step:
         raise ValueError(f"its counters are impossible after {step} steps")
     return health
 

@@ -18,6 +18,7 @@ from lingo.data.images.mixed_input import MixedInput
 from lingo.data.images.view import CentralView, RandomView, View
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture
+from lingo.data.multi_task_input import MultiTaskInput, TaskInput
 from lingo.data.objectives.denoising import PrefixText, SpanCorruption
 from lingo.data.objectives.sentinels import OwnSentinelTokenizer, SentinelTokenizer
 from lingo.data.pairs.pair import PairSource
@@ -33,6 +34,17 @@ from lingo.data.staged_input import StagedInput
 from lingo.data.tables.column import CategoryColumn, Column, DateColumn, NumberColumn
 from lingo.data.tables.read import read_table
 from lingo.data.tables.table_input import CsvInput, TableInput
+from lingo.data.task_schedule import (
+    ConstantTasks,
+    ExponentialTasks,
+    InverseRatioAdaptiveTasks,
+    PieceWiseTasks,
+    RoundRobinTasks,
+    SequentialTasks,
+    SigmoidTasks,
+    SimpleAdaptiveTasks,
+    TaskSchedule,
+)
 from lingo.data.tensor_input import TensorInput
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 from lingo.data.word_pieces import LearnedWordPieces, WordPieces
@@ -45,11 +57,13 @@ __all__ = [
     "CentralView",
     "CocoInput",
     "Column",
+    "ConstantTasks",
     "CsvInput",
     "DatasetInput",
     "DateColumn",
     "EncodedImages",
     "ExampleInput",
+    "ExponentialTasks",
     "HuggingFaceTokenizer",
     "ImageFileInput",
     "ImageFolder",
@@ -57,25 +71,34 @@ __all__ = [
     "ImageRecords",
     "Input",
     "InstalledSource",
+    "InverseRatioAdaptiveTasks",
     "JsonLines",
     "JsonlPairs",
     "LearnedPieces",
     "LearnedWordPieces",
     "MixedInput",
     "Mixture",
+    "MultiTaskInput",
     "NumberColumn",
     "OwnSentinelTokenizer",
     "PairInput",
     "PairSource",
+    "PieceWiseTasks",
     "PrefixText",
     "RandomView",
     "RecordSource",
+    "RoundRobinTasks",
     "SentencePiece",
     "SentinelTokenizer",
     "SequenceInput",
+    "SequentialTasks",
+    "SigmoidTasks",
+    "SimpleAdaptiveTasks",
     "SpanCorruption",
     "StagedInput",
     "TableInput",
+    "TaskInput",
+    "TaskSchedule",
     "TensorInput",
     "TextFiles",
     "TextInput",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.data.array_spec import ArraySpec, Specs
 from lingo.data.index import Progress
 from lingo.data.prompt import Answer, Prompt, TextPair
+from lingo.data.task_schedule import Evaluated
 from lingo.ops.kind import describe_kind
 
 _MOST_STEPS = 2**31  # no run has more steps
@@ -252,6 +253,24 @@ class Input(Configurable, interface=True):
     def remarks(self) -> list[str]:
         """Returns sentences about the data to show the user, such as which records are left out."""
         return []
+
+    def inputs_by_task(self) -> dict[str, Input]:
+        """Returns the input of each task, by name; an input without tasks is that of the task "".
+
+        The batches of these inputs have no mark of their task.
+        """
+        return {"": self}
+
+    def followed_metrics(self) -> list[str]:
+        """Returns the metrics, "input/metric", of evaluations that decide over later batches."""
+        return []
+
+    def follow(self, evaluations: Sequence[Evaluated]) -> None:
+        """Makes later batches depend on all `evaluations` so far, by rising step.
+
+        It is called before the first step, after each evaluation and after a rewind, if there are
+        `followed_metrics`. The step of an evaluation is the number of batches before it.
+        """
 
     def check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         """Raises ParamError if a batch, {name: [B, ...]}, differs from `specs`.

@@ -1,10 +1,9 @@
-"""A mixture of inputs: which input each example comes from, at fixed shares.
+"""A mixture of inputs: which input each example comes from, at fixed or changing shares.
 
-A binary tree of choices picks the input. Of the first n examples that reach a node whose left side
-has share p, floor(n p + 1/2) go left. So log2(K) divisions find example n of a mixture of K inputs,
-without the examples before it. An input is off its share by at most half an example per level of
-the tree. The examples of each input come in order, without gaps, exactly as that input alone would
-give them.
+A binary tree of choices picks the input (`lingo/data/choice_tree.py`). So log2(K) divisions find
+example n of a mixture of K inputs, without the examples before it. An input is off its share by at
+most half an example per level of the tree, or one if shares change. The examples of each input come
+in order, without gaps, exactly as that input alone would give them.
 
 Axes: B examples per batch, N examples, K inputs.
 """
@@ -12,59 +11,17 @@ Axes: B examples per batch, N examples, K inputs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
+from lingo.data.choice_tree import Choice, ChoiceTree, Stretch, constant_shares, stretches
 from lingo.data.index import Progress
 from lingo.data.input import Input, check_inner
 from lingo.data.prompt import Prompt
-
-_ONE = 1 << 32  # shares are multiples of 1 / _ONE
-
-
-class Choice(NamedTuple):
-    """Where N examples of a mixture come from."""
-
-    part: np.ndarray  # int64 [N], index of each example's input
-    number: np.ndarray  # int64 [N], the example's `example_id` in that input
-
-
-def choose(numbers: np.ndarray, shares: Sequence[float]) -> Choice:
-    """Returns the inputs that examples of an endless mixture come from.
-
-    `numbers`, int64 [N], are the examples' `example_id` in the mixture. The shares of the K inputs
-    may have any sum.
-    """
-    part, number = np.zeros_like(numbers), numbers.copy()
-    _descend(part, number, np.arange(len(numbers)), list(shares), first=0)
-    return Choice(part, number)
-
-
-def _descend(
-    part: np.ndarray, number: np.ndarray, here: np.ndarray, shares: Sequence[float], *, first: int
-) -> None:
-    """Chooses an input for each example at `here`, in place; inputs are numbered from `first`."""
-    if len(shares) == 1:
-        part[here] = first
-        return
-    half = len(shares) // 2
-    share = round(sum(shares[:half]) / sum(shares) * _ONE)
-    before, after = _count_left(number[here], share), _count_left(number[here] + 1, share)
-    left = after > before
-    number[here] = np.where(left, before, number[here] - before)
-    _descend(part, number, here[left], shares[:half], first=first)
-    _descend(part, number, here[~left], shares[half:], first=first + half)
-
-
-def _count_left(count: np.ndarray, share: int) -> np.ndarray:
-    """Returns floor(count share / _ONE + 1/2), int64 [N]; exact, though the product has 96 bits."""
-    high, low = np.divmod(count, _ONE)
-    rest = low.astype(np.uint64) * np.uint64(share) + np.uint64(_ONE // 2)
-    return high * share + (rest >> np.uint64(32)).astype(np.int64)
 
 
 class Mixture(Input):
@@ -76,10 +33,17 @@ class Mixture(Input):
     caps at 65,536, Zoph et al. 2022, sec. 4.1). Items are examples, or the pairs that examples
     pack: shares are shares of items, not of rows. A single pass (`repeat=False`) has every example
     of every input once, input after input.
+
+    `weights_at` makes shares change, as a curriculum does: it has the weights at some numbers of
+    examples of the mixture. Shares change between these numbers in 64 equal steps, along a straight
+    line or along an exponential, and stay as they are after the last one.
     """
 
     inputs: dict[str, Input]  # the inputs to mix, by name
     weights: dict[str, float] | None = None  # shares by name, of any sum; None: by size
+    # (number of examples before, weights by name), from 0 on; empty: shares never change
+    weights_at: tuple[tuple[int, dict[str, float]], ...] = ()
+    curve: Literal["linear", "exponential"] = "linear"  # how shares change between two numbers
     temperature: float = 1.0  # for shares by size; above 1, shares are more equal than sizes
     max_examples: int | None = None  # for shares by size; the most items that an input counts as
 
@@ -90,19 +54,40 @@ class Mixture(Input):
         p = self.p
         if not p.inputs:
             raise ParamError("inputs is empty: a mixture needs something to mix")
-        if p.weights is not None and p.weights.keys() != p.inputs.keys():
-            raise ParamError(
-                f"weights are for {_list_names(p.weights)}, but inputs are {_list_names(p.inputs)}"
-            )
-        if p.weights is not None and min(p.weights.values()) <= 0:
-            raise ParamError(f"weights={dict(p.weights)} must be positive")
+        if p.weights is not None:
+            self._check_weights("weights", p.weights, least="positive")
+        self._check_changes()
         if p.temperature <= 0 or (p.max_examples is not None and p.max_examples < 1):
             raise ParamError("temperature and max_examples must be positive")
-        sized = p.temperature != 1.0 or p.max_examples is not None
-        if sized and p.weights is not None:
+        sized, given = p.temperature != 1.0 or p.max_examples is not None, self._has_weights()
+        if sized and given:
             raise ParamError("temperature and max_examples are for shares by size, without weights")
-        if not p.repeat and (sized or p.weights is not None):
+        if not p.repeat and (sized or given):
             raise ParamError("a single pass (repeat=False) has all examples: leave out the shares")
+
+    def _has_weights(self) -> bool:
+        return self.p.weights is not None or bool(self.p.weights_at)
+
+    def _check_changes(self) -> None:
+        points = self.p.weights_at
+        if points and self.p.weights is not None:
+            raise ParamError("weights and weights_at are both given: leave out one")
+        numbers = [number for number, _ in points]
+        if points and (numbers[0] != 0 or sorted({*numbers}) != numbers):
+            raise ParamError(f"weights_at has {numbers}: numbers of examples rise from 0")
+        least = "positive" if self.p.curve == "exponential" else "not negative, and one positive"
+        for number, weights in points:
+            self._check_weights(f"weights_at[{number}]", weights, least=least)
+
+    def _check_weights(self, field: str, weights: Mapping[str, float], *, least: str) -> None:
+        names, values = self.p.inputs, weights.values()
+        if weights.keys() != names.keys():
+            raise ParamError(
+                f"{field} are for {_list_names(weights)}, but inputs are {_list_names(names)}"
+            )
+        is_positive = min(values) > 0 or (least != "positive" and min(values) == 0 < max(values))
+        if not (np.isfinite([*values]).all() and is_positive):
+            raise ParamError(f"{field}={dict(weights)} must be {least}")
 
     def setup(self) -> None:
         p = self.p
@@ -152,15 +137,28 @@ class Mixture(Input):
     def choice(self, numbers: np.ndarray) -> Choice:
         """Returns the input of each example, by `example_id` in the mixture, int64 [N]."""
         if self.p.repeat:
-            return choose(numbers, self.shares)
+            return self._tree.choose(numbers)
         ends = np.cumsum([part.num_examples() for part in self._parts])
         part = np.minimum(np.searchsorted(ends, numbers, side="right"), len(ends) - 1)
         return Choice(part, numbers - np.concatenate([[0], ends])[part])
 
     @functools.cached_property
+    def _tree(self) -> ChoiceTree:
+        return ChoiceTree(self._stretches())
+
+    def _stretches(self) -> list[Stretch]:
+        points = self.p.weights_at
+        if not points:
+            return constant_shares(self.shares)
+        by_number = {n: [weights[name] for name in self.inputs] for n, weights in points}
+        return stretches(by_number, curve=self.p.curve)
+
+    @functools.cached_property
     def shares(self) -> list[float]:
-        """The share of examples from each input; shares add up to 1."""
+        """The share of examples from each input, at first; shares add up to 1."""
         p = self.p
+        if p.weights_at:
+            return list(self._stretches()[0].shares)
         if p.weights is not None:
             shares = np.array([p.weights[name] for name in self.inputs])
         else:

@@ -14,6 +14,7 @@ class Prompt(NamedTuple):
     source: np.ndarray | None = None  # int32 [any number], the encoder's tokens
     is_prefix: bool = False  # whether `tokens` is a prefix, whose positions attend to each other
     is_answered: bool = False  # whether the new tokens are an answer; else they continue the prompt
+    task: str = ""  # the task that reads the prompt, of a model of several tasks
 
     @property
     def size(self) -> int:

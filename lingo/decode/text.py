@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lingo.data.array_spec import task_mark
 from lingo.data.prompt import Prompt
 from lingo.data.tokenizer import Tokenizer
 from lingo.decode.decoding import Decoding
@@ -46,7 +47,8 @@ def prompt_batch(
     The first C tokens of all prompts are a separate array, so that C is a static size.
 
     Args:
-        prompts: all or none have a source; all or none are prefixes, which have the same length.
+        prompts: all or none have a source; all or none are prefixes, which have the same length;
+            all are for one task.
         rows: id of each prompt, on which its random numbers depend.
         end_id: the token that ends a text.
         source_length: M is at least this number.
@@ -59,7 +61,8 @@ def prompt_batch(
         `rows`: int32 [B], the ids of the prompts;
         `prefix_seen`: bool [B, C], all True, for the mask `Prefix`; only if prompts are prefixes;
         `source_tokens`, `source_segments`, `source_positions`: int32 [B, M], as in a training batch
-            with one source per example; only if prompts have sources.
+            with one source per example; only if prompts have sources;
+        `task__<name>`: int32 [B], zeros, only if prompts have a task.
     """
     tokens = [prompt.tokens for prompt in prompts]
     common = min(map(len, tokens))
@@ -70,6 +73,8 @@ def prompt_batch(
         "end_id": np.full(len(prompts), end_id, np.int32),
         "rows": np.array(rows, np.int32),
     }
+    if prompts[0].task:
+        batch[task_mark(prompts[0].task)] = np.zeros_like(batch["rows"])
     if prompts[0].is_prefix:
         batch["prefix_seen"] = np.ones_like(batch["prefix"], bool)
     sources = [prompt.source for prompt in prompts if prompt.source is not None]

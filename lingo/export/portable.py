@@ -138,6 +138,11 @@ def export_portable(
         ExportError: if the export does not compute what the run computes.
         StorageError: if the folder cannot be written.
     """
+    if experiment.task.parts():
+        raise ParamError(
+            "an export is of one task, and this run has several: begin a run of one of them from"
+            " these weights, by `init_from` with `rename`, and export that run"
+        )
     form = FORMATS[settings.format]
     is_static = form.is_static
     name, data = next(iter(experiment.eval_inputs.items()), ("train_input", experiment.train_input))
@@ -156,7 +161,7 @@ def export_portable(
     batches = list(
         check.split_examples(
             examples,
-            batch_size=settings.batch_size if is_static else data.p.batch_size,
+            batch_size=settings.batch_size if is_static else data.num_rows(0),
             is_static=is_static,
         )
     )

@@ -163,7 +163,8 @@ class Call:
 
         The fields are `weights`, `state` and `caches`.
         """
-        prefixes = tuple(layer.path and f"{layer.path}/" for layer in layers)
+        paths = [where for layer in layers for where in (layer.path, *layer.shared_paths())]
+        prefixes = tuple(where and f"{where}/" for where in paths)
         return {
             field: {k: v for k, v in getattr(self, field).items() if k.startswith(prefixes)}
             for field in ("weights", "state", "caches")

@@ -59,6 +59,7 @@ class ParamSpec(NamedTuple):
 class _Child(NamedTuple):
     layer: Layer
     axis: str | None  # logical axis along which the child's weights are stacked; None: not stacked
+    is_shared: bool = False  # whether another layer of the tree has the child, too, and its path
 
 
 class LayerTree:
@@ -92,10 +93,8 @@ class LayerTree:
         return f"{self.path} ({name})" if self.path else name
 
     def tree(self) -> Iterator[Layer]:
-        """Yields every layer of the tree, this layer first; stacked copies are one layer."""
-        yield cast("Layer", self)
-        for child in self.inner_layers():
-            yield from child.tree()
+        """Yields every layer of the tree once, this layer first; stacked copies are one layer."""
+        yield from self._visit(set())
 
     def inner_layers(self) -> Iterator[Layer]:
         """Yields the layers directly inside this one; stacked copies are one layer."""
@@ -122,6 +121,34 @@ class LayerTree:
         for kind in ("weights", "state", "caches"):
             yield from self.__dict__.get(f"_{kind}", {}).values()
 
+    def share(self, part: str, layer: Layer) -> None:
+        """Puts another layer of the same tree in place of the child at the path part `part`.
+
+        Both parents then call one layer, whose path and weights stay as they are. It is called
+        before the root of the tree is complete.
+        """
+        children, name = self.__dict__["_children"], part or cast("str", self._wrapped)
+        children[part] = _Child(layer, None, is_shared=True)
+        attribute, _, key = name.partition("/")
+        value = self.__dict__[attribute]
+        if isinstance(value, LayerTree):
+            self.__dict__[attribute] = layer
+        elif isinstance(value, dict):
+            self.__dict__[attribute] = value | {key: layer}
+        else:
+            items = list(value)
+            items[int(key)] = layer
+            self.__dict__[attribute] = items
+
+    def shared_paths(self) -> list[str]:
+        """Returns the paths of the layers in the tree that this layer shares with others."""
+        return [
+            child.layer.path
+            for layer in self.tree()
+            for child in layer.__dict__.get("_children", {}).values()
+            if child.is_shared
+        ]
+
     def copies(
         self,
         name: str,
@@ -140,6 +167,15 @@ class LayerTree:
         part = path.slice_part(start, start + (num - 1) * step + 1, step)
         self._add_child(f"{name}/{part}", child, axis)
         return child
+
+    def _visit(self, seen: set[int]) -> Iterator[Layer]:
+        """Yields the layers of the tree whose ids are not in `seen`, and adds their ids to it."""
+        if id(self) in seen:
+            return
+        seen.add(id(self))
+        yield cast("Layer", self)
+        for child in self.inner_layers():
+            yield from child._visit(seen)
 
     def _add_children(self, name: str, value: Any) -> None:
         """Adds the layers that an attribute holds to the tree.
@@ -209,6 +245,8 @@ class LayerTree:
     def _set_paths(self, where: str, stack_axes: tuple[str, ...]) -> None:
         self.__dict__.update(path=where, stack_axes=stack_axes)
         for part, child in self.__dict__.get("_children", {}).items():
+            if child.is_shared:
+                continue
             axes = stack_axes + ((child.axis,) if child.axis else ())
             child.layer._set_paths(path.join(where, part), axes)
             child.layer.__dict__["_scope"] = scope_name(part)

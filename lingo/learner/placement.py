@@ -73,7 +73,9 @@ class Placement:
         """Returns a state with the weights and statistics to evaluate with, gathered."""
         selected, gather = state.select(weights), self.gather_weights
         if weights == "ema":  # averages are kept as slots
-            return selected._replace(weights=gather(selected.weights), state=gather(selected.state))
+            averages = {k: v for k, v in selected.state.items() if k in state.slots}
+            states = {**selected.state, **gather(averages)}  # counts have no averages
+            return selected._replace(weights=gather(selected.weights), state=states)
         return state._replace(weights=gather(state.weights)) if self.keeps_parts else state
 
     def slots_for_update(self, slots: Slots) -> Slots:

@@ -22,7 +22,7 @@ from lingo.config.roots.user_line import definition_line
 from lingo.data.array_spec import Specs
 from lingo.layers import path
 from lingo.layers.tree import ParamSpec
-from lingo.learner import loss_scale, phase, rate_factor
+from lingo.learner import loss_scale, part_count, phase, rate_factor
 from lingo.learner.task import Task
 from lingo.ops import random
 from lingo.optim.optimizer import Optimizer, Slot, Weight
@@ -93,6 +93,24 @@ class TrainState(NamedTuple):
         }
         return TrainState(function("", self.step), each(self.weights), slots, each(self.state))
 
+    def part(self, learner: Learner) -> TrainState:
+        """Returns the tensors of this state that a learner has, float32 [...], and the step."""
+        return TrainState(
+            self.step,
+            {where: self.weights[where] for where in learner.weights()},
+            {where: self.slots[where] for where in learner.slots()},
+            {where: self.state[where] for where in learner.states()},
+        )
+
+    def join(self, part: TrainState) -> TrainState:
+        """Returns this state with tensors of `part`, float32 [...], in place of its own."""
+        return TrainState(
+            part.step,
+            {**self.weights, **part.weights},
+            {**self.slots, **part.slots},
+            {**self.state, **part.state},
+        )
+
     def select(self, weights: WhichWeights) -> TrainState:
         """Returns this state, or with "ema" the moving averages in place of weights and statistics.
 
@@ -117,6 +135,7 @@ class Learner(NamedTuple):
     accumulation_steps: int = 1  # parts of a batch whose gradients are added, one after the other
     specs: Specs = MappingProxyType({})  # name -> (shape, dtype) of a batch; {} if not known
     phase: str | None = None  # the phase of the task that it does; None: all phases, in turn
+    whole: Task | None = None  # the `MultiTask` that has `task` as a part; None: `task` is no part
 
     def in_turn(self) -> list[Learner]:
         """Returns a learner for each phase of the task, in order; itself if there are no phases.
@@ -129,6 +148,11 @@ class Learner(NamedTuple):
         """Returns whether a step may move the weight or statistic at a program path."""
         return self.phase is None or self.task.phases()[self.phase].moves(where)
 
+    def select(self, batch: Iterable[str]) -> Learner:
+        """Returns the learner of the task that a batch with these arrays is for."""
+        own = self.task.select(batch)
+        return self if own is self.task else self._replace(task=own, whole=self.task)
+
     def weights(self) -> dict[str, Weight]:
         """Returns program path -> the `Weight` that describes this weight to the optimizer."""
         return {k: weight for k, weight in _weights(self.task).items() if self.moves(k)}
@@ -140,7 +164,14 @@ class Learner(NamedTuple):
     def states(self) -> dict[str, ParamSpec]:
         """Returns program path -> declaration, of the states of the task and of the step."""
         own = loss_scale.states(self.task) | rate_factor.states(self.optimizer)
-        return {**self.task.states(), **own, **phase.states(self.task.phases())}
+        counts = phase.states(self.task.phases()) | part_count.states(self.whole or self.task)
+        return {**self.task.states(), **own, **counts}
+
+    def count_updates(self, where: str, state: TrainState) -> Any:
+        """Returns how often the weight at a program path was updated, int32; skips included."""
+        if self.whole is not None:
+            return part_count.count_updates(self.whole, where, state.state)
+        return phase.count_updates(self.task.phases(), where, state.step, state.state)
 
     def check(self) -> None:
         """Raises ParamError if the optimizer or the task's phases do not suit the weights."""

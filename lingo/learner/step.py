@@ -22,7 +22,7 @@ from typing import Any
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.roots.user_line import definition_line
-from lingo.data.array_spec import Specs
+from lingo.data.array_spec import Specs, marked_task
 from lingo.decode.decoding import Decoding
 from lingo.layers import context
 from lingo.layers.hidden_state import refuse_hidden_state
@@ -30,6 +30,7 @@ from lingo.learner import finite, loss_scale
 from lingo.learner.placement import ONE_DEVICE, Placement
 from lingo.learner.state import Learner, TrainState, map_shapes
 from lingo.learner.task import (
+    LOSS,
     Batch,
     CheckedBatch,
     Task,
@@ -55,8 +56,19 @@ def train_step(
     """Does one training step, and returns the new state and the report of `update`.
 
     `batch` is this replica's part of the step's batch, {name: [B, ...] tensor}; its `rows`, int32
-    [B], are the indices of these examples in the step's batch.
+    [B], are the indices of these examples in the step's batch. If the learner has several tasks,
+    the step is one of the batch's task, and changes no tensor of the other tasks.
     """
+    own = learner.select(batch)
+    if own.task is learner.task:
+        return _train_task(learner, state, batch, place)
+    after, report = _train_task(own, state.part(own), batch, place)
+    return state.join(after), _name_task(report, marked_task(batch) or "")
+
+
+def _train_task(
+    learner: Learner, state: TrainState, batch: Batch, place: Placement
+) -> tuple[TrainState, dict[str, Any]]:
     with tf.name_scope("loss_denominators"):
         denominators = place.total(loss_denominators(learner.task, batch))
     after, reports = state, []
@@ -77,6 +89,21 @@ def _update(
             moved = {where: after.weights[where] for where in learner.weights()}
             after = after._replace(weights=after.weights | place.gather_weights(moved))
         return after, report
+
+
+def _name_task(report: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """Returns a report of `update` with the name of its task in the tags of losses and metrics.
+
+    The loss terms are metrics, too, so that reports show each task's mean since the last report.
+    """
+    scalars, states = dict(report["scalars"]), dict[str, Any]()
+    for tag in report["scalars"]:
+        if tag.startswith(LOSS) and tag != f"{LOSS}total":
+            named = f"{LOSS}{task}/{tag.removeprefix(LOSS)}"
+            scalars[named] = scalars.pop(tag)
+            states[named] = {"sum": scalars[named], "weight": tf.ones_like(scalars[named])}
+    states |= {f"{task}/{name}": state for name, state in report["metric_states"].items()}
+    return {**report, "scalars": scalars, "metric_states": states}
 
 
 def loss_denominators(task: Task, batch: Batch) -> dict[str, tf.Tensor]:

@@ -65,6 +65,14 @@ class Task(Layer, interface=True):
     # `call` and `forward` may be methods that `loss` calls
     _never_called: ClassVar[dict[str, str]] = {"build": Layer._never_called["build"]}
 
+    def parts(self) -> Mapping[str, Task]:
+        """Returns the tasks by name, if each step trains one of several; {}: there is only this."""
+        return {}
+
+    def select(self, batch: Iterable[str]) -> Task:
+        """Returns the task that a batch with these arrays is for: this one, or one of `parts`."""
+        return self
+
     def check_input(self, offers: Mapping[str, Any]) -> None:
         """Raises ParamError if an input with these `Input.offers` does not suit the task."""
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.layers.hidden_state import refuse_hidden_state
-from lingo.learner import finite, loss_scale, rate_factor
-from lingo.learner.phase import count_path, count_updates
+from lingo.learner import finite, loss_scale, part_count, rate_factor
+from lingo.learner.phase import count_path
 from lingo.learner.placement import ONE_DEVICE, Placement
 from lingo.learner.state import EMA, Learner, Slots, TrainState
 from lingo.metrics.metric import add_states
@@ -78,6 +78,8 @@ def _count_step(
     states: dict[str, tf.Tensor] = {}
     if loss_scale.SCALE in state.state:
         states |= loss_scale.next_states(state.state, is_finite)
+    if learner.whole is not None:
+        states |= part_count.next_states(learner.whole, learner.task, state.state)
     if due is None:
         return states
     where = count_path(learner.phase or "")
@@ -168,10 +170,10 @@ def _apply_gradients(
     """Returns all weights and slots after the update; `before` are the weights to be updated."""
     optimizer, ema_rate = learner.optimizer, learner.optimizer.ema_rate(state.step)
     slots, after = place.slots_for_update(state.slots), {}
-    slots_after, phases = dict(slots), learner.task.phases()
+    slots_after = dict(slots)
     for where, weight in weights.items():
         old = {k: v for k, v in slots[where].items() if k != EMA}
-        num = count_updates(phases, where, state.step, state.state)
+        num = learner.count_updates(where, state)
         update = Update(weight, before[where], gradients[where], old, num, rates)
         new = optimizer.update(update)
         after[where], kept = new.value, dict(new.slots)

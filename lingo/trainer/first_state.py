@@ -12,6 +12,7 @@ import numpy as np
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.sources.transfer import Transfer
 from lingo.checkpoints.sources.weight_source import UnusableSource
+from lingo.data.array_spec import task_mark
 from lingo.learner.fit import fit_layers, layers_to_fit, training_examples
 from lingo.learner.state import TrainState, initial_state, restore_state
 from lingo.trainer.request import Run
@@ -44,21 +45,30 @@ def first_state(run: Run, warm: Transfer | None) -> TrainState:
     learner = run.experiment.learner
     slot = warm and warm.slot
     start = initial_state(learner, warm and warm.value, slot)
-    layers = layers_to_fit(learner.task, known=warm.reads if warm else ())
-    if not layers:
+    known = set(warm.reads) if warm else set[str]()
+    if not layers_to_fit(learner.task, known=known):
         return start
-    own = None
-    if run.processes.is_leader:
-        examples = training_examples(run.experiment.train_input)
-        names = ", ".join(str(layer) for layer in layers)
-        with run.progress.show_time(f"fitting {names} to {len(examples['rows']):,} examples"):
-            own = _to_text(fit_layers(learner.task, layers, start, examples))
+    own = _to_text(_fit(run, start, known)) if run.processes.is_leader else None
     fitted = _from_text(run.processes.share("fitted", own))
 
     def value(name: str) -> np.ndarray | None:
         return fitted[name] if name in fitted else warm and warm.value(name)
 
     return initial_state(learner, value, slot)
+
+
+def _fit(run: Run, start: TrainState, known: set[str]) -> dict[str, np.ndarray]:
+    """Returns the fitted states of all tasks, {path: float32 array}, but those in `known`."""
+    fitted: dict[str, np.ndarray] = {}
+    for name, data in run.experiment.train_input.inputs_by_task().items():
+        task = run.experiment.task.select([task_mark(name)])
+        layers = layers_to_fit(task, known={*known, *fitted})
+        if not layers:
+            continue
+        examples, names = training_examples(data), ", ".join(str(layer) for layer in layers)
+        with run.progress.show_time(f"fitting {names} to {len(examples['rows']):,} examples"):
+            fitted |= fit_layers(task, layers, start, examples)
+    return fitted
 
 
 def _to_text(arrays: Mapping[str, np.ndarray]) -> str:

@@ -34,9 +34,10 @@ from lingo.trainer.evaluation.answers import answer_line, describe_measures
 from lingo.trainer.evaluation.evaluate import (
     EvaluationResult,
     evaluate_all,
-    loss_terms,
+    loss_tags,
 )
 from lingo.trainer.evaluation.generate import samples
+from lingo.trainer.followed import follow_evaluations
 from lingo.trainer.guard.guard import Anomaly
 from lingo.trainer.live_run import LiveRun
 from lingo.trainer.profile import Profile
@@ -151,6 +152,7 @@ class Loop:
 
     def _batches(self) -> Prefetch:
         run, offset = self._run, self._run.recorder.counters.offset
+        follow_evaluations(run)
         data, rows = run.experiment.train_input, run.program.example_slice
         return Prefetch(data, spans=self._spans(), offset=offset, rows=rows)
 
@@ -161,6 +163,7 @@ class Loop:
             self._rewind_or_stop(anomaly, items)
         if not evaluation.is_done(self._step):  # a signal came before the evaluation
             evaluation.evaluate(self._step)
+            self._follow(items)
         self._lower_rate()
         while not evaluation.ends_run and (item := self._next(items)) is not None:
             observers.tell(RunEvents.on_steps_start, self._step)
@@ -184,11 +187,18 @@ class Loop:
             evaluation.evaluate(self._step)
             evaluation.sample(self._step)
             self._lower_rate()
+            if evaluation.is_due(self._step):
+                self._follow(items)
 
     def _lower_rate(self) -> None:
         if not self._evaluation.is_last(self._step):
             with self._pause():
                 self._rate_reducer.lower()
+
+    def _follow(self, items: Prefetch) -> None:
+        """Makes later batches depend on an evaluation, if the training input follows any."""
+        if follow_evaluations(self._run):
+            items.restart(self._spans(), offset=self._run.recorder.counters.offset)
 
     def _next(self, items: Prefetch) -> Item | None:
         with self._run.throughput.count_wait(), self._run.signals.stop_at_once():
@@ -250,11 +260,13 @@ class Loop:
     def _rewind_or_stop(self, anomaly: Anomaly, items: Prefetch) -> None:
         with self._pause():
             self._rewinder.rewind_or_stop(anomaly)
+            follow_evaluations(self._run)
             items.restart(self._spans(), offset=self._run.recorder.counters.offset)
 
     def _restore_latest(self, error: LostState, items: Prefetch) -> None:
         with self._pause():
             self._rewinder.restore_latest(error)
+            follow_evaluations(self._run)
             items.restart(self._spans(), offset=self._run.recorder.counters.offset)
 
     def _is_reported(self, step: int) -> bool:
@@ -365,7 +377,7 @@ class PeriodicEvaluation:
             ):
                 results[one.input] = one.metrics
                 run.progress.show_evaluation(one.input, one.metrics, step=step)
-                shown = tag_metrics(one.summaries) | loss_terms(experiment.task, one.metrics, rows)
+                shown = tag_metrics(one.summaries) | loss_tags(experiment, one, rows)
                 run.summaries.write_summaries(step, one.input, shown)
                 self._show_answers(one, step)
             tagged = {name: tag_metrics(metrics) for name, metrics in results.items()}

@@ -22,6 +22,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.roots.user_line import is_lingos
 from lingo.contract import Experiment
+from lingo.data.array_spec import task_mark
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
 from lingo.inspection.memory import check_step, step_memory
@@ -57,6 +58,7 @@ from lingo.trainer.evaluation.answers import check_answers
 from lingo.trainer.evaluation.evaluate import trace_evaluations
 from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.first_state import first_state
+from lingo.trainer.followed import check_followed
 from lingo.trainer.progress import Progress, header
 from lingo.trainer.request import Run
 
@@ -152,14 +154,22 @@ def start_run(run: Run, status: RunStatus) -> Start:
         memory = step_memory(experiment, graph, num_processes=run.processes.count)
         check_step(memory, tell=run.progress.message, was_killed=was_killed)
     if is_new:
-        check_sums(experiment.learner, specs, Placement(compiled=experiment.runtime.compiles))
-        check_padding(experiment.learner, experiment.train_input)
+        _check_tasks(experiment)
     check_evaluations(experiment)
     origin = warm.origin() if warm else found.metadata.get("init_from") if found else None
     known = _environment(experiment, data, origin)
     if used := source_record.merge(run.directory.read_source(), run.request.source):
         known |= {SOURCE: source_record.to_json(used)}
     return Start(status, known, warm, program, program_text, graph)
+
+
+def _check_tasks(experiment: Experiment) -> None:
+    """Raises ParamError if the sums of a task of the user's are wrong, as `task_check` says."""
+    place = Placement(compiled=experiment.runtime.compiles)
+    for name, data in experiment.train_input.inputs_by_task().items():
+        own = experiment.learner.select([task_mark(name)])
+        check_sums(own, data.specs(), place)
+        check_padding(own, data)
 
 
 def _start_program(experiment: Experiment, state: TrainState) -> Program:
@@ -190,6 +200,7 @@ def check_evaluations(experiment: Experiment) -> None:
     _trace_predictions(experiment)
     traced = trace_evaluations(experiment)
     best.check_metric(experiment, traced)
+    check_followed(experiment, traced)
     check_prompts(experiment)
     if experiment.evaluate.answers is not None:
         check_answers(experiment)

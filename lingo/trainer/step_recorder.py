@@ -16,6 +16,7 @@ import numpy as np
 from lingo.checkpoints.run_counters import RunCounters
 from lingo.config.base.errors import NumericFailure
 from lingo.contract import Experiment
+from lingo.data.array_spec import marked_task
 from lingo.learner import finite
 from lingo.metrics.metric import Accumulator
 from lingo.trainer.directory.audit import Audit
@@ -46,10 +47,12 @@ class StepRecorder:
         p, learner = self._experiment.p, self._experiment.learner
         row = {tag: float(value) for tag, value in report["scalars"].items()}
         first, loss = int(report["first_non_finite"]), row["loss/total"]
-        tags = [*row, *report["metric_states"]]
-        not_finite = finite.name_first_non_finite(learner, first, batch=batch, scalars=tags)
+        own, tags = learner.select(batch), {*row, *report["metric_states"]}
+        not_finite = finite.name_first_non_finite(own, first, batch=batch, scalars=tags)
         before = self.counters
-        health = before.health.add_step(loss, is_finite=not_finite is None, guard=p.guard)
+        health = before.health.add_step(
+            loss, is_finite=not_finite is None, guard=p.guard, task=marked_task(batch) or ""
+        )
         number, step = before.step + before.offset, before.step + 1
         after = before._replace(step=step, health=health)
         self.counters = record_anomaly(after, p.guard, max_steps=self._experiment.length.steps)

@@ -401,10 +401,10 @@ class Trained:
 
     @functools.cached_property
     def _loss(self) -> Any:
-        task, state = self.experiment.task, self._state
+        state = self._state
 
         def loss(batch: Batch) -> tf.Tensor:
-            batch = CheckedBatch(batch)
+            task, batch = self.experiment.task.select(batch), CheckedBatch(batch)
             call = {"state": state.state, "rows": batch.get("rows")}
             call["weights_ready"] = self._is_int8
             sums, sides = context.apply(task, state.weights, batch, method="loss", call=call)

@@ -82,6 +82,14 @@ class NumberTexts(NumberWords):
         return f"{english(number)}. {esperanto(number)}.".encode()
 
 
+class EnglishNumbers(NumberWords):
+    """Texts of one sentence: the words of a number in English."""
+
+    def document_of(self, number: int, where: str) -> bytes:
+        del where
+        return f"{english(number)}.".encode()
+
+
 def english(number: int) -> str:
     """Returns the words of a number from 0 to 999,999.
 

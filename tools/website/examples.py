@@ -112,6 +112,26 @@ TEXTS = {
         own = code.copy().set(source=TextFiles.params(pattern="texts/*.txt"))
         Mixture.params(inputs={"code": code, "own": own}, batch_size=32)
         """,
+    "MultiTask": """
+        from tasks.lm.model import LanguageModel
+        from tasks.lm.task import LanguageModeling
+
+        one = LanguageModeling.params(model=LanguageModel.params(dim=64))
+        MultiTask.params(
+            tasks={"code": one, "prose": one.copy()},
+            shared={"tasks/prose/model/stack": "tasks/code/model/stack"},
+        )
+        """,
+    "MultiTaskInput": """
+        code = TextInput.params(length=128)
+        prose = code.copy().set(source=TextFiles.params(pattern="texts/*.txt"))
+        weights = {"code": 3.0, "prose": 1.0}
+        MultiTaskInput.params(
+            inputs={"code": code, "prose": prose},
+            schedule=ConstantTasks.params(weights=weights),
+            batch_size=32,
+        )
+        """,
     "PairInput": """
         pairs = TsvPairs.params(pattern="pairs/*.tsv")
         PairInput.params(
@@ -159,6 +179,10 @@ TEXTS = {
         ImageClassification.params(
             model=Chain.params(layers=layers), num_classes=10, image_shape=(8, 8, 1)
         )
+        """,
+    "TaskInput": """
+        heldout = TextInput.params(length=128, batch_size=32, repeat=False)
+        TaskInput.params(task="code", input=heldout)
         """,
     "TensorInput": """
         class Inverted(TensorInput):

@@ -22,6 +22,7 @@ from lingo.config.base import types
 from lingo.config.classes import is_configurable
 from lingo.config.params import Configurable, fields
 from lingo.contract import Experiment
+from lingo.learner.multi_task import MultiTask
 from lingo.learner.task import Task
 from tools.website.examples import example
 
@@ -37,7 +38,11 @@ ROOMS = {
 }
 """Room of `lingo` -> what its page is a reference of."""
 
-CONTRACTS = {"lingo.learner.task.Task": Task, "lingo.Experiment": Experiment}
+CONTRACTS = {
+    "lingo.learner.task.Task": Task,
+    "lingo.learner.multi_task.MultiTask": MultiTask,
+    "lingo.Experiment": Experiment,
+}
 PHASE = "lingo.learner.phase.Phase"  # of a task: a tuple, which has no fields to set
 
 _DESCRIBE = (

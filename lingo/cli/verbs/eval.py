@@ -38,7 +38,7 @@ from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import (
     EvaluationResult,
     Evaluator,
-    loss_terms,
+    loss_tags,
 )
 from lingo.trainer.evaluation.watch import (
     evaluated_steps,
@@ -174,8 +174,7 @@ def _write(
     """Adds the results of a checkpoint's evaluation to the run's directory."""
     rows = directory.metrics.read()
     summaries = {
-        one.input: tag_metrics(one.summaries) | loss_terms(experiment.task, one.metrics, rows)
-        for one in results
+        one.input: tag_metrics(one.summaries) | loss_tags(experiment, one, rows) for one in results
     }
     tags = {one.input: tag_metrics(one.metrics) for one in results}
     write_evaluations(directory, step, tags, summaries)

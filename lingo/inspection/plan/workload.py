@@ -173,7 +173,7 @@ def workload(experiment: Experiment) -> Workload:
     largest = max(stacks, key=lambda layer: calls[layer].flops, default=None)
     tables = [spec for spec in experiment.task.weights().values() if spec.axes[:1] == ("vocab",)]
     walk = _LayerWalk(calls, tables)
-    walk.add(experiment.task, _LayerContext())
+    walk.add(experiment.task.select(specs), _LayerContext())
     sizes = (math.prod(shape) * np.dtype(kind).itemsize for shape, kind in specs.values())
     return Workload(
         units=walk.units,

@@ -103,13 +103,13 @@ class ShardedUpdate(ReplicaPlacement):
         return dict(zip(values, gathered, strict=True))
 
     def slots_for_update(self, slots: Slots) -> Slots:
-        factors = list(self._factors())
+        factors = list(self._factors(slots))
         chunks = [slots[where][name] for where, name, _ in factors]
         gathered = _join_chunks(chunks, [rows for *_, rows in factors], self._sum_of_own)
         return self._replace_factors(slots, gathered)
 
     def slots_for_storage(self, slots: Slots) -> Slots:
-        own = [_own_chunk(slots[where][name], rows) for where, name, rows in self._factors()]
+        own = [_own_chunk(slots[where][name], rows) for where, name, rows in self._factors(slots)]
         return self._replace_factors(slots, own)
 
     def _sum_of_own(self, own: tf.Tensor) -> tf.Tensor:
@@ -120,16 +120,16 @@ class ShardedUpdate(ReplicaPlacement):
     def total_of_parts(self, sums: Any) -> Any:
         return self.total(sums)
 
-    def _factors(self) -> Iterator[tuple[str, str, WeightRows]]:
+    def _factors(self, slots: Slots) -> Iterator[tuple[str, str, WeightRows]]:
         """Yields (path, slot name, rows) of each slot in rows that lacks axes of its weight."""
-        for where, factors in self._layout.factor_rows.items():
-            for name, rows in factors.items():
+        for where in slots:
+            for name, rows in self._layout.factor_rows[where].items():
                 if rows is not None:
                     yield where, name, rows
 
     def _replace_factors(self, slots: Slots, values: Sequence[Any]) -> Slots:
         replaced = {where: dict(own) for where, own in slots.items()}
-        for (where, name, _), value in zip(self._factors(), values, strict=True):
+        for (where, name, _), value in zip(self._factors(slots), values, strict=True):
             replaced[where][name] = value
         return replaced
 

@@ -124,6 +124,11 @@ class SimulatedTorus(Runtime):
 
     def check_learner(self, learner: Learner) -> None:
         super().check_learner(learner)
+        if learner.task.parts():
+            raise ParamError(
+                "runtime: SimulatedTorus trains one task, and a MultiTask has several: take Local,"
+                " Replicated or Mesh"
+            )
         for one in self.list_grids() if learner.specs else ():
             check_statistics(learner, _shares(one), learner.specs["rows"][0][0])
 

@@ -49,6 +49,7 @@ def decode_answers(
         seed=experiment.p.seed,
         progress=progress,
         between=between,
+        tokenizer=getattr(input, "tokenizer", None),
     )
     return [
         Answer(pair.source, pair.target, first.text)
@@ -76,7 +77,7 @@ def check_answers(experiment: Experiment) -> None:
             continue
         longest = max(p.prompt.num_positions(max_tokens) for p in input.text_pairs(limit))
         try:
-            experiment.task.check_positions(longest)
+            experiment.task.select(input.specs()).check_positions(longest)
         except ParamError as error:
             raise ParamError(
                 f"evaluate.answers: the longest source of {name!r} and {max_tokens=}: {error}"

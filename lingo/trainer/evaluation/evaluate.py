@@ -23,6 +23,7 @@ import numpy as np
 
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.contract import Experiment
+from lingo.data.array_spec import marked_task
 from lingo.data.input import Input
 from lingo.data.prefetch import Prefetch
 from lingo.inspection.trace import trace_metrics, trace_predictions
@@ -71,7 +72,8 @@ def evaluate(
 
     Raises DataError if the input fails, ProgramError if the program fails.
     """
-    return read_results(task, sum_metrics(program, input, weights=weights, between=between))
+    states = sum_metrics(program, input, weights=weights, between=between)
+    return read_results(task.select(input.specs()), states)
 
 
 def sum_metrics(
@@ -119,11 +121,11 @@ def evaluate_all(
     with `measures` score the task's predictions. An average has a table and a picture that compare
     its inputs.
     """
-    task, weights = experiment.task, experiment.p.evaluate.weights
+    weights = experiment.p.evaluate.weights
     found: dict[str, dict[str, float]] = {}
     for name, input in experiment.eval_inputs.items():
         states = sum_metrics(program, input, weights=weights, between=between)
-        metrics = read_results(task, states)
+        metrics = read_results(experiment.task.select(input.specs()), states)
         answers: list[Answer] = []
         if experiment.evaluate.answers and input.has_text_pairs:
             with show_progress(f"answering {name}") as progress:
@@ -183,10 +185,10 @@ def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
 
     Raises ParamError if metrics or summaries do not have the form that `Task` documents.
     """
-    task, traced = experiment.task, dict[str, dict[str, float]]()  # by specs
+    traced = dict[str, dict[str, float]]()  # by specs
     specs = {name: input.specs() for name, input in experiment.eval_inputs.items()}
     for key, spec in {repr(spec): spec for spec in specs.values()}.items():
-        draw = np.random.default_rng(0)
+        task, draw = experiment.task.select(spec), np.random.default_rng(0)
         states = {
             name: {entry: draw.uniform(0.1, 0.9, value.shape) for entry, value in state.items()}
             for name, state in trace_metrics(experiment, spec).items()
@@ -205,26 +207,42 @@ def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
     return results | average_metrics(experiment, results)
 
 
+def loss_tags(
+    experiment: Experiment, result: EvaluationResult, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Returns the `loss_terms` of an evaluation's result, by the tags of the input's own task."""
+    if (data := experiment.eval_inputs.get(result.input)) is None:  # an average
+        return loss_terms(experiment.task, result.metrics, rows)
+    own, name = experiment.task.select(data.specs()), marked_task(data.specs()) or ""
+    return loss_terms(own, result.metrics, rows, name=name)
+
+
 def loss_terms(
-    task: Task, metrics: Mapping[str, float], rows: Sequence[Mapping[str, Any]]
+    task: Task,
+    metrics: Mapping[str, float],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    name: str = "",
 ) -> dict[str, float]:
     """Returns an evaluation's metrics that are loss terms, under the terms' tags in training.
 
     Under the same tag, TensorBoard draws training and evaluation in one chart. `rows` are the rows
     of metrics.jsonl; the last row with a training loss names the terms. The total loss is added if
-    `metrics` has all terms.
+    `metrics` has all terms. `name` is the task's name if it is one of several. Then the total is
+    left out, since the tasks' totals share a tag.
     """
+    prefix = f"loss/{name}/" if name else "loss/"
     row = next((row for row in reversed(rows) if _TOTAL in row), {})
-    terms = [tag.removeprefix("loss/") for tag in row if tag.startswith("loss/") and tag != _TOTAL]
+    terms = [tag.removeprefix(prefix) for tag in row if tag.startswith(prefix) and tag != _TOTAL]
     aliases, values = task.loss_metrics(), dict[str, float]()
     for term in terms:
         named = [aliases[term]] if term in aliases else []
-        for name in (*named, f"loss/{term}", term):
-            if name in metrics:
-                values[term] = metrics[name]
+        for metric in (*named, f"loss/{term}", term):
+            if metric in metrics:
+                values[term] = metrics[metric]
                 break
-    tagged = {f"loss/{term}": value for term, value in values.items()}
-    if terms and len(values) == len(terms):
+    tagged = {f"{prefix}{term}": value for term, value in values.items()}
+    if terms and len(values) == len(terms) and not name:
         coefficients = task.coefficients()
         tagged[_TOTAL] = sum(coefficients.get(term, 1.0) * v for term, v in values.items())
     return tagged
@@ -265,7 +283,7 @@ def summarize(
     exception of the task's methods becomes a warning: it must not end a run that has trained for
     hours.
     """
-    task, summaries = experiment.task, dict[str, Media | float]()
+    task, summaries = experiment.task.select(input.specs()), dict[str, Media | float]()
     for name, state in states.items():
         with _warn_on_exception(task.metric_summaries):
             of_metric = task.metric_summaries(name, state)
@@ -296,7 +314,7 @@ def check_examples(experiment: Experiment, input: Input, *, metrics: Collection[
     Raises ParamError if the result has another form than `Task` documents, and any exception of
     `Task.summaries` itself.
     """
-    task = experiment.task
+    task = experiment.task.select(input.specs())
     if not (_shows_examples(task) and input.num_batches()):
         return
     batch = input.batch(0)

@@ -9,6 +9,7 @@ import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
+from lingo.data.array_spec import task_mark
 from lingo.data.prompt import Prompt
 from lingo.data.tokenizer import Tokenizer
 from lingo.decode.decoding import Decoding
@@ -56,13 +57,14 @@ def continue_prompts(
     progress: Callable[[int, int], None] | None = None,
     between: Between = iter,
     arrays: Mapping[str, np.ndarray] = {},
+    tokenizer: Tokenizer | None = None,
 ) -> list[list[Continuation]]:
     """Continues or answers prompts as `generate` does, for prompts that are token ids.
 
-    `arrays`, {name: [B, ...]}, are added to each batch; `decoding` reads them. All processes call
-    this together, and get all texts.
+    `arrays`, {name: [B, ...]}, are added to each batch; `decoding` reads them. `tokenizer` decodes
+    tokens; None: the training input's. All processes call this together, and get all texts.
     """
-    tokenizer, weights = tokenizer_of(experiment), experiment.p.evaluate.weights
+    tokenizer, weights = tokenizer or tokenizer_of(experiment), experiment.p.evaluate.weights
     batches = list(_batches(prompts, max(1, BATCH_ROWS // decoding.rows_per_prompt)))
     results: dict[int, list[Continuation]] = {}
     for i in between(range(len(batches))):
@@ -135,7 +137,8 @@ def check_prompt(
 ) -> None:
     """Raises ParamError if a prompt with `max_tokens` new tokens is too long for the model."""
     try:
-        experiment.task.check_positions(prompt.num_positions(max_tokens))
+        task = experiment.task.select([task_mark(prompt.task)]) if prompt.task else experiment.task
+        task.check_positions(prompt.num_positions(max_tokens))
     except ParamError as error:
         quoted = f"prompt {_shorten(text)}" if text else "prompt"
         raise ParamError(f"{quoted}, {prompt.size} tokens, and {max_tokens=}: {error}") from None

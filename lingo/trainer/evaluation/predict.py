@@ -20,7 +20,7 @@ from lingo.config.lazy import tf
 from lingo.config.options import option, option_class
 from lingo.config.params import ParamError, suggest
 from lingo.contract import Experiment
-from lingo.data.array_spec import ArraySpec
+from lingo.data.array_spec import ArraySpec, task_mark
 from lingo.data.input import Input
 from lingo.data.prefetch import Prefetch
 from lingo.data.prompt import Prompt
@@ -271,9 +271,11 @@ class Reference:
 def _specs(experiment: Experiment) -> dict[str, ArraySpec]:
     """Returns name -> (shape, dtype) of all inputs' arrays; the training input takes precedence."""
     specs: dict[str, ArraySpec] = {}
-    for input in (*experiment.eval_inputs.values(), experiment.train_input):
+    data = experiment.train_input
+    for input in (*experiment.eval_inputs.values(), *data.inputs_by_task().values(), data):
         specs.update(input.specs())
-    return specs
+    marks = [task_mark(name) for name in data.inputs_by_task() if name]
+    return specs | dict.fromkeys(marks, specs["rows"])
 
 
 def _convert(name: str, value: Any, spec: ArraySpec) -> np.ndarray:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints.run_counters import Health, HealthSnapshot, Level, RunCounters, read_counters
+from lingo.contract import Guard
 from lingo.data.input import Input
 
 
@@ -70,3 +71,23 @@ def test_people_see_what_comes_next_in_the_data_after_what_was_passed_over():
 def test_what_no_run_records_is_refused(mistake):
     with pytest.raises(ValueError):
         read_counters(3, mistake)
+
+
+def test_each_of_several_tasks_has_its_own_level():
+    """A spike of one task is told from the losses of another; a checkpoint keeps all levels."""
+    guard, health, alone = Guard.params(spike_steps=5), Health(), Health()
+    for step in range(40):
+        health = health.add_step(1.0 + step % 3, is_finite=True, guard=guard, task="a")
+        alone = alone.add_step(1.0 + step % 3, is_finite=True, guard=guard)
+        health = health.add_step(100.0 + step % 3, is_finite=True, guard=guard, task="b")
+        assert not health.num_spiked
+    assert health.levels["a"] == alone.level
+    assert health.level == health.levels["b"]
+    spiked = health.add_step(100.0, is_finite=True, guard=guard, task="a")
+    assert spiked.num_spiked == 1
+    assert spiked.levels == health.levels
+    assert spiked.level == health.levels["a"]
+    counters = RunCounters(step=90, health=spiked)
+    assert read_counters(90, recorded(counters)) == counters
+    with pytest.raises(ValueError, match="its level of losses is impossible"):
+        read_counters(9, {"guard": {"levels": {"a": [1, "0x0p+0", "-0x1p+0"]}}})

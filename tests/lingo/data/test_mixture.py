@@ -11,9 +11,10 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.bucketed_input import BucketedInput
+from lingo.data.choice_tree import ChoiceTree, constant_shares
 from lingo.data.document_input import TextInput
 from lingo.data.input import Input
-from lingo.data.mixture import Mixture, choose
+from lingo.data.mixture import Mixture
 from lingo.data.record_source import TextFiles
 from lingo.data.tokenizer import ByteTokenizer
 from tests.lingo.data.documents import assert_starts_anywhere, specs_of
@@ -47,6 +48,10 @@ class Numbers(Input):
 def mixture(*sizes, **fields):
     inputs = {f"p{i}": Numbers.params(part=i, size=n) for i, n in enumerate(sizes)}
     return Mixture.params(**{"inputs": inputs, "batch_size": 8} | fields).build()
+
+
+def choose(numbers, shares):
+    return ChoiceTree(constant_shares(shares)).choose(numbers)
 
 
 SHARES = [[1.0], [1.0, 1.0], [3.0, 1.0], [0.7, 0.2, 0.1], [5.0, 1e-3, 2.0, 1.0, 1.0, 40.0, 7.0]]

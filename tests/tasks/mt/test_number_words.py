@@ -5,7 +5,13 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.data.index import open_index
-from tasks.mt.number_words import NumberTexts, NumberWords, english, esperanto
+from tasks.mt.number_words import (
+    EnglishNumbers,
+    NumberTexts,
+    NumberWords,
+    english,
+    esperanto,
+)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +74,5 @@ def test_texts_have_both_languages():
     pairs = open_index(NumberWords.params(num_numbers=50).build())
     words = [text.decode().split("\x1e") for text in pairs.texts(np.arange(len(pairs.units)))]
     assert [text.decode() for text in texts] == [f"{own}. {other}." for own, other in words]
+    one = open_index(EnglishNumbers.params(num_numbers=50).build())
+    assert [t.decode() for t in one.texts(np.arange(50))] == [f"{own}." for own, _ in words]
