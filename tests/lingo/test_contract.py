@@ -34,7 +34,10 @@ def test_an_experiment_is_built_without_its_data() -> None:
     assert built.train_input.p.seed == 5
     assert not built.eval_inputs["held_out"].p.repeat
     assert built.task.p.vocab_size == built.train_input.vocab_size
-    assert built.learner == (built.task, built.optimizer, 5, 2, built.train_input.specs())
+    learner = built.learner
+    assert (learner.task, learner.optimizer) == (built.task, built.optimizer)
+    assert (learner.seed, learner.accumulation_steps) == (5, 2)
+    assert learner.specs == built.train_input.specs()
 
 
 def test_evaluation_inputs_make_one_pass_unless_they_say_otherwise() -> None:

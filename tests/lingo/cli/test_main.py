@@ -101,7 +101,7 @@ def test_a_mistake_is_named_in_three_lines_and_creates_nothing(arguments, said, 
 def test_the_program_ends_with_the_code_and_without_a_traceback(empty: pathlib.Path) -> None:
     done = lingo("train", TINY, "--logdir=run", "--set=max_stps=3", cwd=empty)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "Did you mean 'max_steps'?" in done.stderr
+    assert "Did you mean 'max_steps' or 'max_epochs'?" in done.stderr
     assert len(done.stderr.splitlines()) <= 3
     assert list(empty.iterdir()) == []
 

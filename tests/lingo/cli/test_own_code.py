@@ -446,7 +446,7 @@ MISTAKES = [
     Mistake(
         "a path as name", '{"all": data', '{"a/b": data', "the name becomes part of a path", MADE
     ),
-    Mistake("text as steps", "max_steps=1", 'max_steps="1"', "takes int, got '1'", MADE),
+    Mistake("text as steps", "max_steps=1", 'max_steps="1"', "takes int or None, got '1'", MADE),
     Mistake("two results", "return x * self.w", "return x, self.w", "", "self.layer(batch", 1),
     Mistake("a weight in a call", "x * self.w", 'x * self.weight("v", [3], axes=())', ""),
     Mistake("no size", "[self.p.dim]", "[None]", "has a size that is not an int from 1"),

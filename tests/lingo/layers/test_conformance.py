@@ -341,7 +341,11 @@ CASES: dict[type[Layer], Case] = {
     models.MBConv: Case(
         smooth(models.MBConv.params(dim=D, output_dim=D, expansion=2, drop_path_rate=0.5)), IMAGES
     ),
-    MaskedHead: Case(MaskedHead.params(dim=D, vocab_size=7), HEAD_INPUTS),
+    MaskedHead: Case(
+        MaskedHead.params(dim=D, vocab_size=7),
+        HEAD_INPUTS,
+        num_terms=B * T * D,
+    ),
     nn.MaxPool: Case(nn.MaxPool.params(window=(3, 2)), IMAGES),
     Mlp: Case(Mlp.params(dim=T, output_dims=(5, 4), activate_last=False), {"x": floats(B, T)}),
     MoE: stacked(MIXTURE.copy().set(dim=D)),

@@ -14,7 +14,7 @@ from lingo.data.files import DataError
 from lingo.layers.initial import TruncatedNormal
 from lingo.runtimes.local import Local, LocalProgram
 from lingo.runtimes.program import ProgramError
-from lingo.trainer import loop, throughput
+from lingo.trainer import periodic_evaluation, throughput
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
 from lingo.trainer.evaluation.evaluate import EvaluationResult
@@ -235,7 +235,7 @@ def evaluated(monkeypatch, **losses):
         metrics = {"loss": losses[f"at_{int(program.state().step)}"]}
         yield EvaluationResult("same", metrics, {}, [])
 
-    monkeypatch.setattr(loop, "evaluate_all", found)
+    monkeypatch.setattr(periodic_evaluation, "evaluate_all", found)
 
 
 def test_a_run_ends_early_when_evaluations_get_no_better(small, run, directory, monkeypatch):

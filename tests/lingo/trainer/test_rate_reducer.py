@@ -9,7 +9,7 @@ from lingo.optim.plateau import Plateau
 from lingo.optim.schedule import ConstantRate
 from lingo.runtimes.local import LocalProgram
 from lingo.runtimes.program import LostState
-from lingo.trainer import loop
+from lingo.trainer import periodic_evaluation
 from lingo.trainer.evaluation.evaluate import EvaluationResult
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
@@ -24,7 +24,7 @@ def losses_of_evaluations(monkeypatch):
         metrics = {"loss": LOSSES[int(program.state().step)]}
         yield EvaluationResult("same", metrics, {}, [])
 
-    monkeypatch.setattr(loop, "evaluate_all", found)
+    monkeypatch.setattr(periodic_evaluation, "evaluate_all", found)
 
 
 @pytest.fixture

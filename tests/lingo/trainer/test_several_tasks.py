@@ -12,7 +12,7 @@ from lingo.learner.multi_task import MultiTask
 from lingo.optim.adam import Adam
 from lingo.runtimes.local import LocalProgram
 from lingo.runtimes.program import LostState
-from lingo.trainer import loop
+from lingo.trainer import periodic_evaluation
 from lingo.trainer.evaluation.evaluate import EvaluationResult
 from tests.lingo.learner.several_tasks import SHARED, D, Points, Regression, tasks
 
@@ -50,7 +50,7 @@ def metrics_of_evaluations(monkeypatch):
         for name, value in zip(one.eval_inputs, METRICS[step], strict=True):
             yield EvaluationResult(name, {"loss/error": value}, {}, [])
 
-    monkeypatch.setattr(loop, "evaluate_all", found)
+    monkeypatch.setattr(periodic_evaluation, "evaluate_all", found)
 
 
 def task_steps(*past):

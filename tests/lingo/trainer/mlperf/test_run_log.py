@@ -4,7 +4,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.storage.files import StorageError
-from lingo.trainer import loop
+from lingo.trainer import periodic_evaluation
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.evaluate import EvaluationResult
 from lingo.trainer.mlperf.mllog import read_log
@@ -128,7 +128,7 @@ def measured(small, monkeypatch):
             metrics = {"accuracy": accuracies[f"at_{int(program.state().step)}"]}
             yield EvaluationResult("same", metrics, {}, [])
 
-        monkeypatch.setattr(loop, "evaluate_all", found)
+        monkeypatch.setattr(periodic_evaluation, "evaluate_all", found)
         params = small(max_steps=9)  # an epoch has 35 examples, and a step 4
         params.evaluate.set(every_steps=3, metric="same/accuracy", goal="max", reach=0.9)
         return params.set(observers=[MlperfLog.params(benchmark="resnet@0.7.0")])
