@@ -10,6 +10,7 @@ import pytest
 
 from lingo.config.base.errors import NumericFailure
 from lingo.config.params import ParamError
+from tools.studies import __main__ as program
 from tools.studies import bert, detection, images, quantization, time_to_quality
 from tools.studies import run as runner
 from tools.studies import trial as trial_module
@@ -223,3 +224,18 @@ def test_two_names_of_one_training_share_its_result(results: Results, tmp_path: 
 
 def _result(trial: Trial, accuracy: float) -> Result:
     return Result(trial, identity(trial), "done", 5, {"accuracy": accuracy}, 1.0, "abc")
+
+
+def test_an_overview_counts_what_is_done_and_what_is_missing(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "studies.md").write_text("<!-- table: studies -->\n<!-- end -->\n")
+    monkeypatch.setattr(program, "RESULTS", tmp_path / "results")
+    trials = [Trial(EXPERIMENT, seed) for seed in (1, 2, 3)]
+    monkeypatch.setattr(quantization, "trials", lambda results: trials)
+    assert run_all(trials[:2], results, tmp_path)
+    (tmp_path / "results/study.jsonl").rename(tmp_path / "results/quantization.jsonl")
+    program.fill_overview(["quantization"])
+    cells = ["[quantization](quantization.md)", "2", "at least 1"]
+    row = f"| {' | '.join(cells)} | `python -m tools.studies quantization` |"
+    assert row in (tmp_path / "studies.md").read_text().splitlines()
