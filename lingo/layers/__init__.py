@@ -59,6 +59,7 @@ from lingo.layers.sequence.rotary_scaling import (
 )
 from lingo.layers.sequence.softmax import SoftmaxHead, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.sequence.transformer_xl import TransformerXl
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.repeat import Repeat
@@ -182,6 +183,7 @@ __all__ = [
     "TiedHead",
     "TopNRouter",
     "TransformerLayer",
+    "TransformerXl",
     "TransposedConv2D",
     "TruncatedNormal",
     "Uniform",

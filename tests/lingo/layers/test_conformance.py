@@ -427,6 +427,16 @@ CASES: dict[type[Layer], Case] = {
     nn.TiedHead: Case(nn.TiedHead.params(dim=D, vocab_size=7), HEAD_INPUTS),
     nn.TopNRouter: routed(nn.TopNRouter, num_choices=3),
     nn.TransformerLayer: stacked(TRANSFORMER),
+    nn.TransformerXl: Case(
+        nn.TransformerXl.params(dim=D, num_heads=2, head_dim=4),
+        {
+            "query_positions": POSITIONS[:1],
+            "key_positions": POSITIONS[:1],
+            "query": floats(B, 2, T, 4),
+        },
+        method="query_bias",
+        frozen="bias_",
+    ),
     nn.TransposedConv2D: Case(
         nn.TransposedConv2D.params(dim=D, output_dim=4, use_bias=True), IMAGES
     ),
@@ -454,6 +464,9 @@ FORMS: dict[str, Case] = {
     "Conv2D, dilated": Case(nn.Conv2D.params(dim=D, output_dim=4, dilation=2), IMAGES),
     "Attention, grouped": stacked(GROUPED.copy().set(dim=D)),
     "Attention, blockwise": stacked(GROUPED.copy().set(dim=D, blockwise=True)),
+    "Attention, Transformer-XL": stacked(
+        ATTENTION.copy().set(dim=D, positions=nn.TransformerXl, mask=nn.Causal)
+    ),
     "Attention, in blocks": Case(WINDOW, {"x": floats(B, 5, D)}, stackable=True),
     "EncoderDecoder, scanned": Case(
         PAIRS.copy().set(
