@@ -39,7 +39,7 @@ from lingo.layers.quantization.schedule import (
     LinearClippingCapSchedule,
 )
 from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.convolution import Conv1D
+from lingo.layers.sequence.convolution import Conv1D, DepthwiseConv1D
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.mask import Bidirectional, Causal, LocalWindow, Mask, Prefix
 from lingo.layers.sequence.positions import (
@@ -111,6 +111,7 @@ __all__ = [
     "Conv3D",
     "ConvNorm",
     "CrossAttention",
+    "DepthwiseConv1D",
     "DepthwiseConv2D",
     "Dropout",
     "Embedding",

@@ -157,11 +157,16 @@ class DepthwiseConv(DilatedConvolution):
 
     def convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
         p = self.p
+        windows = self.windows()
         if self.rank == 2 and current().rules is None:
             strides, dilations = [1, p.stride, p.stride, 1], [p.dilation, p.dilation]
-            y = tf.nn.depthwise_conv2d(x, w, strides, p.padding, dilations=dilations)
+            y = tf.nn.depthwise_conv2d(x, w, strides, windows.padding, dilations=dilations)
+        elif self.rank == 1 and p.dilation == 1 and current().rules is None:
+            strides = [1, p.stride, p.stride, 1]  # of images of height 1
+            images = tf.nn.depthwise_conv2d(x[:, None], w[None], strides, windows.padding)
+            y = tf.squeeze(images, 1)
         else:
-            y = sum_products(x, w, self.windows())
+            y = sum_products(x, w, windows)
         return window.annotate_image(self.add_bias(y), p.axis)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
