@@ -38,8 +38,9 @@ from lingo.layers.quantization.schedule import (
     FakeQuantizationSchedule,
     LinearClippingCapSchedule,
 )
+from lingo.layers.sequence.additive_attention import AdditiveAttention
 from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.convolution import Conv1D
+from lingo.layers.sequence.convolution import Conv1D, DepthwiseConv1D
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.mask import Bidirectional, Causal, LocalWindow, Mask, Prefix
 from lingo.layers.sequence.positions import (
@@ -49,7 +50,7 @@ from lingo.layers.sequence.positions import (
     Rotary,
     SinusoidPositions,
 )
-from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
+from lingo.layers.sequence.recurrent import BidirectionalRecurrent, Gru, Lstm, RecurrentLayer
 from lingo.layers.sequence.rotary_scaling import (
     LinearScaling,
     Llama3Scaling,
@@ -59,6 +60,7 @@ from lingo.layers.sequence.rotary_scaling import (
 )
 from lingo.layers.sequence.softmax import SoftmaxHead, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.sequence.transformer_xl import TransformerXl
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.repeat import Repeat
@@ -94,11 +96,13 @@ from lingo.layers.wrap.wrapper import Wrapper
 
 __all__ = [
     "NO_INPUTS",
+    "AdditiveAttention",
     "Alibi",
     "Attention",
     "AveragePool",
     "BatchNorm",
     "Bidirectional",
+    "BidirectionalRecurrent",
     "Bucketize",
     "CallInputs",
     "Causal",
@@ -110,6 +114,7 @@ __all__ = [
     "Conv3D",
     "ConvNorm",
     "CrossAttention",
+    "DepthwiseConv1D",
     "DepthwiseConv2D",
     "Dropout",
     "Embedding",
@@ -182,6 +187,7 @@ __all__ = [
     "TiedHead",
     "TopNRouter",
     "TransformerLayer",
+    "TransformerXl",
     "TransposedConv2D",
     "TruncatedNormal",
     "Uniform",

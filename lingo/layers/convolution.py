@@ -156,15 +156,18 @@ class DepthwiseConv(DilatedConvolution):
         return Filters((p.dim, p.multiplier), (p.axis, None), 1, p.dim * p.multiplier, p.axis)
 
     def convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        p = self.p
-        if self.rank == 2 and current().rules is None:
-            strides, dilations = [1, p.stride, p.stride, 1], [p.dilation, p.dilation]
-            padding = self.windows().any_size_padding()
-            if not isinstance(padding, str):  # no gradient takes numbers on every device
-                x, padding = tf.pad(x, padding), "VALID"
+        p, windows = self.p, self.windows()
+        is_fused = self.rank == 2 or (self.rank == 1 and p.dilation == 1)
+        if not is_fused or current().rules is not None:
+            return window.annotate_image(self.add_bias(sum_products(x, w, windows)), p.axis)
+        padding, strides = windows.any_size_padding(), [1, p.stride, p.stride, 1]
+        if not isinstance(padding, str):  # no gradient takes numbers on every device
+            x, padding = tf.pad(x, padding), "VALID"
+        if self.rank == 2:
+            dilations = [p.dilation, p.dilation]
             y = tf.nn.depthwise_conv2d(x, w, strides, padding, dilations=dilations)
-        else:
-            y = sum_products(x, w, self.windows())
+        else:  # images of height 1
+            y = tf.squeeze(tf.nn.depthwise_conv2d(x[:, None], w[None], strides, padding), 1)
         return window.annotate_image(self.add_bias(y), p.axis)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
