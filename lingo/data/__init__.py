@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from lingo.data.array_input import ArrayInput, write_arrays
+from lingo.data.audio.audio_input import AudioInput
+from lingo.data.audio.source import AudioFiles, AudioSource, CsvAudio, JsonlAudio, LibriSpeech
 from lingo.data.bucketed_input import BucketedInput
 from lingo.data.dataset_input import DatasetInput
 from lingo.data.document_input import TextInput
@@ -34,17 +36,22 @@ from lingo.data.tables.column import CategoryColumn, Column, DateColumn, NumberC
 from lingo.data.tables.read import read_table
 from lingo.data.tables.table_input import CsvInput, TableInput
 from lingo.data.tensor_input import TensorInput
-from lingo.data.tokenizer import ByteTokenizer, Tokenizer
+from lingo.data.tokenizer import ByteTokenizer, CharacterTokenizer, Tokenizer
 from lingo.data.word_pieces import LearnedWordPieces, WordPieces
 
 __all__ = [
     "ArrayInput",
+    "AudioFiles",
+    "AudioInput",
+    "AudioSource",
     "BucketedInput",
     "ByteTokenizer",
     "CategoryColumn",
     "CentralView",
+    "CharacterTokenizer",
     "CocoInput",
     "Column",
+    "CsvAudio",
     "CsvInput",
     "DatasetInput",
     "DateColumn",
@@ -58,9 +65,11 @@ __all__ = [
     "Input",
     "InstalledSource",
     "JsonLines",
+    "JsonlAudio",
     "JsonlPairs",
     "LearnedPieces",
     "LearnedWordPieces",
+    "LibriSpeech",
     "MixedInput",
     "Mixture",
     "NumberColumn",

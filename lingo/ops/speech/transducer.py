@@ -25,8 +25,8 @@ BLANK = 0
 
 _NEVER = -1e30  # in place of -inf, whose differences are not numbers
 
-Joint = Callable[[tf.Tensor, tf.Tensor, Any], tf.Tensor]
-"""(frame [B, ...], predictions [B, N, ...], weights) -> logits [B, N, V]."""
+Joint = Callable[[Any, Any, Any], Any]  # without names of TensorFlow, which would import it
+"""(frame [B, E], predicted [B, N, P], weights) -> logits [B, N, V]."""
 
 
 class TransducerScores(NamedTuple):
