@@ -2,19 +2,21 @@
 
 Class 0 is the blank. A path has one class per frame; repeated classes merge, then blanks go.
 
-Axes: B utterances, T frames, V classes with the blank, U labels.
+Axes: B utterances, T frames, V classes with the blank, U labels, N = 2 U + 1 nodes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.ops.scan import scan
 from lingo.ops.shape import size_of
+from lingo.ops.speech.lattice import NEVER, log_add, shift_nodes
 
 BLANK = 0
 """The class of the blank."""
@@ -32,8 +34,9 @@ def ctc_losses(
 ) -> CtcLosses:
     """Returns -log p(labels) of each utterance, not divided by its length.
 
-    TensorFlow gives a finite loss near 700 where no path gives the labels, so these utterances have
-    loss 0 and no gradient here, and `is_feasible` tells them apart.
+    An utterance whose labels no path gives has loss 0 and no gradient, and `is_feasible` tells it;
+    `tf.nn.ctc_loss` returns a number near 700 for it. That function is not used, because it adds
+    operations with a state to the graph, which a step that can be resumed must not have.
 
     Args:
         logits: float [B, T, V], before the softmax.
@@ -47,18 +50,26 @@ def ctc_losses(
     array([1.3491], dtype=float32)
     """
     num_frames, num_labels = (tf.cast(n, tf.int32) for n in (num_frames, num_labels))
-    is_feasible = ctc_is_feasible(labels, num_frames, num_labels)
     is_label = tf.sequence_mask(num_labels, size_of(labels, 1))
-    losses = tf.nn.ctc_loss(
-        labels=tf.where(is_label, tf.cast(labels, tf.int32), BLANK),
-        logits=tf.cast(logits, tf.float32),
-        # An utterance without a path gets no labels: its gradient is finite, and not used.
-        label_length=tf.where(is_feasible, num_labels, 0),
-        logit_length=num_frames,
-        logits_time_major=False,
-        blank_index=BLANK,
-    )
-    return CtcLosses(tf.where(is_feasible, losses, 0.0), is_feasible)
+    labels = tf.where(is_label, tf.cast(labels, tf.int32), BLANK)
+    nodes = _with_blanks(labels)
+    log_p = tf.transpose(tf.nn.log_softmax(tf.cast(logits, tf.float32)), [0, 2, 1])
+    emissions = tf.transpose(tf.gather(log_p, nodes, axis=1, batch_dims=1), [2, 0, 1])
+    is_feasible = ctc_is_feasible(labels, num_frames, num_labels)
+
+    @tf.custom_gradient
+    def losses(emissions: tf.Tensor) -> Any:
+        paths = _Paths(emissions, _skips(nodes), num_frames, 2 * num_labels)
+        forward, total = _forward(paths)
+
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            scale = tf.where(is_feasible, -upstream, 0.0)
+            occupied = forward + _backward(paths) - total[:, None]
+            return scale[:, None] * tf.exp(tf.minimum(occupied, 0.0))
+
+        return tf.where(is_feasible, -total, 0.0), gradient
+
+    return CtcLosses(losses(emissions), is_feasible)
 
 
 def ctc_is_feasible(labels: tf.Tensor, num_frames: tf.Tensor, num_labels: tf.Tensor) -> tf.Tensor:
@@ -75,6 +86,72 @@ def ctc_is_feasible(labels: tf.Tensor, num_frames: tf.Tensor, num_labels: tf.Ten
     repeats = tf.equal(labels[:, 1:], labels[:, :-1]) & is_label[:, 1:]
     needed = tf.cast(num_labels, tf.int32) + tf.reduce_sum(tf.cast(repeats, tf.int32), axis=1)
     return needed <= tf.cast(num_frames, tf.int32)
+
+
+# ---- all paths of some labels ------------------------------------------------------------------
+
+
+class _Paths(NamedTuple):
+    """The lattice of paths that give the labels: a node per label and per blank around them."""
+
+    emissions: tf.Tensor  # float32 [T, B, N], log-probability of each node's class in each frame
+    skips: tf.Tensor  # float32 [B, N], 0 if a path may enter a node from two before it, or NEVER
+    num_frames: tf.Tensor  # int32 [B]
+    last: tf.Tensor  # int32 [B], the last node; a path ends there or one node before
+
+    def ends(self) -> tf.Tensor:
+        """Returns 0 at nodes where a path may end, and NEVER elsewhere, float32 [B, N]."""
+        node, last = tf.range(size_of(self.skips, 1)), self.last[:, None]
+        return tf.where((node <= last) & (node >= last - 1), 0.0, NEVER)
+
+
+def _with_blanks(labels: tf.Tensor) -> tf.Tensor:
+    """Returns the class of each node, int32 [B, N]: labels [B, U] with blanks around them."""
+    pairs = tf.stack([tf.zeros_like(labels), labels], axis=2)
+    flat = tf.reshape(pairs, [size_of(labels, 0), 2 * size_of(labels, 1)])
+    return tf.pad(flat, [[0, 0], [0, 1]], constant_values=BLANK)
+
+
+def _skips(nodes: tf.Tensor) -> tf.Tensor:
+    """Returns 0 where a blank may be left out before a node, else NEVER, float32 [B, N]."""
+    before = tf.pad(nodes, [[0, 0], [2, 0]], constant_values=BLANK)[:, :-2]
+    return tf.where((nodes != BLANK) & (nodes != before), 0.0, NEVER)
+
+
+def _forward(paths: _Paths) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns log-sums of the paths to each node, [T, B, N], and of whole paths, [B]."""
+    emissions, skips, num_frames, _ = paths
+    first = tf.where(tf.range(size_of(skips, 1)) == 0, 0.0, NEVER) + tf.zeros_like(skips)
+
+    def body(t: tf.Tensor, sums: tf.Tensor, emitted: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        near = log_add(sums, shift_nodes(sums, 1))
+        reached = log_add(near, shift_nodes(sums, 2) + skips)
+        after = tf.maximum(reached + emitted, NEVER)
+        after = tf.where((t < num_frames)[:, None], after, sums)
+        return after, after
+
+    last, sums = scan(body, first, emissions, size_of(emissions, 0))
+    return sums, tf.reduce_logsumexp(last + paths.ends(), axis=1)
+
+
+def _backward(paths: _Paths) -> tf.Tensor:
+    """Returns log-sums of the paths from each node to the end, [T, B, N]; NEVER in padding."""
+    emissions, skips, num_frames, _ = paths
+    ends = paths.ends()
+
+    def body(t: tf.Tensor, after: tf.Tensor, emitted: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        near = log_add(after, shift_nodes(after, -1))
+        sums = log_add(near, shift_nodes(after + skips, -2))
+        left = (num_frames - 1 - t)[:, None]
+        sums = tf.where(left == 0, ends, tf.where(left > 0, sums, NEVER))
+        return tf.maximum(sums + emitted, NEVER), sums
+
+    start = tf.fill([size_of(skips, 0), size_of(skips, 1)], NEVER)
+    _, sums = scan(body, start, emissions, size_of(emissions, 0), is_reversed=True)
+    return sums
+
+
+# ---- greedy decoding -----------------------------------------------------------------------------
 
 
 class Decoded(NamedTuple):

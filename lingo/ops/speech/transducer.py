@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 from lingo.config.lazy import tf
 from lingo.ops.scan import scan, scan_recomputed
 from lingo.ops.shape import size_of, swap_leading_axes
+from lingo.ops.speech.lattice import NEVER, log_add, shift_nodes
 
 BLANK = 0
 """The class of the blank."""
-
-_NEVER = -1e30  # in place of -inf, whose differences are not numbers
 
 Joint = Callable[[Any, Any, Any], Any]  # without names of TensorFlow, which would import it
 """(frame [B, E], predicted [B, N, P], weights) -> logits [B, N, V]."""
@@ -135,7 +134,7 @@ def _node_scores(logits: tf.Tensor, following: tf.Tensor) -> tuple[tf.Tensor, tf
 class _Lattice(NamedTuple):
     """The scores of nodes by diagonal: diagonal d has the nodes (t, u) with t + u = d."""
 
-    blank: tf.Tensor  # float32 [D, B, N], _NEVER outside of an utterance's nodes
+    blank: tf.Tensor  # float32 [D, B, N], NEVER outside of an utterance's nodes
     label: tf.Tensor  # float32 [D, B, N]
     is_last: tf.Tensor  # bool [D, B, N], the node from which a blank ends the path
 
@@ -147,13 +146,13 @@ def _lattice(
     t, u = tf.range(num)[:, None], tf.range(nodes)
     frames, labels = num_frames[:, None, None], num_labels[:, None, None]
     is_node = (t < frames) & (u <= labels)
-    blank = tf.where(is_node, tf.maximum(blank, _NEVER), _NEVER)
-    label = tf.where(is_node & (u < labels), tf.maximum(label, _NEVER), _NEVER)
+    blank = tf.where(is_node, tf.maximum(blank, NEVER), NEVER)
+    label = tf.where(is_node & (u < labels), tf.maximum(label, NEVER), NEVER)
     diagonal = tf.range(num + nodes - 1)[:, None, None]
     is_last = (diagonal == num_frames[:, None] + num_labels[:, None] - 1) & (
         u == num_labels[:, None]
     )
-    return _Lattice(_skew(blank, _NEVER), _skew(label, _NEVER), is_last)
+    return _Lattice(_skew(blank, NEVER), _skew(label, NEVER), is_last)
 
 
 def _skew(x: tf.Tensor, filling: float) -> tf.Tensor:
@@ -174,33 +173,19 @@ def _unskew(x: tf.Tensor, num: Any) -> tf.Tensor:
     return tf.transpose(frames, [2, 1, 0])
 
 
-def _log_add(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    return tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b)))
-
-
-def _from_left(x: tf.Tensor) -> tf.Tensor:
-    """Returns the value of node u - 1 at node u, [B, N]."""
-    return tf.pad(x[:, :-1], [[0, 0], [1, 0]], constant_values=_NEVER)
-
-
-def _from_right(x: tf.Tensor) -> tf.Tensor:
-    """Returns the value of node u + 1 at node u, [B, N]."""
-    return tf.pad(x[:, 1:], [[0, 0], [0, 1]], constant_values=_NEVER)
-
-
 def _forward(lattice: _Lattice) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns log-sums of the paths to each node, [D, B, N], and of whole paths, [B]."""
     blank, label, is_last = lattice
-    first = tf.where(tf.range(size_of(blank, 2)) == 0, 0.0, _NEVER) + tf.zeros_like(blank[0])
+    first = tf.where(tf.range(size_of(blank, 2)) == 0, 0.0, NEVER) + tf.zeros_like(blank[0])
 
     def body(i: tf.Tensor, sums: tf.Tensor, xs: Any) -> tuple[tf.Tensor, tf.Tensor]:
         del i
         blank, label = xs
-        stay, move = sums + blank, _from_left(sums + label)
-        return tf.maximum(_log_add(stay, move), _NEVER), sums
+        stay, move = sums + blank, shift_nodes(sums + label, 1)
+        return log_add(stay, move), sums
 
     _, sums = scan(body, first, (blank, label), size_of(blank, 0))
-    ends = tf.where(is_last, sums + blank, _NEVER)
+    ends = tf.where(is_last, sums + blank, NEVER)
     return sums, tf.reduce_max(ends, axis=[0, 2])
 
 
@@ -211,11 +196,11 @@ def _backward(lattice: _Lattice) -> tf.Tensor:
     def body(i: tf.Tensor, after: tf.Tensor, xs: Any) -> tuple[tf.Tensor, tf.Tensor]:
         del i
         blank, label, is_last = xs
-        sums = _log_add(after + blank, _from_right(after) + label)
-        sums = tf.maximum(tf.where(is_last, blank, sums), _NEVER)
+        sums = log_add(after + blank, shift_nodes(after, -1) + label)
+        sums = tf.where(is_last, blank, sums)
         return sums, sums
 
-    start = tf.fill([size_of(blank, 1), size_of(blank, 2)], _NEVER)
+    start = tf.fill([size_of(blank, 1), size_of(blank, 2)], NEVER)
     _, sums = scan(body, start, lattice, size_of(blank, 0), is_reversed=True)
     return sums
 
@@ -225,10 +210,10 @@ def _step_probabilities(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the probability that a path takes each step, times `scale`, [B]; both [B, T, N]."""
     blank, label, is_last = lattice
-    none = tf.fill([1, size_of(blank, 1), size_of(blank, 2)], _NEVER)
+    none = tf.fill([1, size_of(blank, 1), size_of(blank, 2)], NEVER)
     after = tf.concat([_backward(lattice)[1:], none], axis=0)
     to_next = tf.where(is_last, 0.0, after)
-    moved = tf.pad(after[:, :, 1:], [[0, 0], [0, 0], [0, 1]], constant_values=_NEVER)
+    moved = shift_nodes(after, -1)
     before = forward - log_p[:, None]
     steps = (before + blank + to_next, before + label + moved)
     both = (scale[:, None] * tf.exp(tf.minimum(step, 0.0)) for step in steps)

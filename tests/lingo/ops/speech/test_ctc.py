@@ -82,6 +82,26 @@ def test_the_gradient_is_that_of_finite_differences_and_0_in_padding() -> None:
             assert gradient[i, t, v] == pytest.approx((both[0] - both[1]) / (2 * h), abs=1e-5)
 
 
+def test_long_utterances_have_the_losses_and_gradients_of_tensorflow() -> None:
+    rng = np.random.default_rng(0)
+    logits = tf.constant(rng.normal(size=[4, 120, 30]) * 3, tf.float32)
+    labels = tf.constant(rng.integers(1, 30, [4, 40]), tf.int32)
+    frames, sizes = tf.constant([120, 100, 80, 5]), tf.constant([40, 30, 1, 0])
+
+    def tensorflow(logits: tf.Tensor) -> tf.Tensor:
+        return tf.nn.ctc_loss(labels, logits, sizes, frames, logits_time_major=False, blank_index=0)
+
+    results = []
+    for function in (tensorflow, lambda x: ctc_losses(x, labels, frames, sizes).losses):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            losses = function(logits)
+        results.append((losses, tape.gradient(losses, logits)))
+    (losses, gradient), (own, own_gradient) = results
+    np.testing.assert_allclose(own, losses, rtol=1e-5)
+    np.testing.assert_allclose(own_gradient, gradient, atol=2e-4)
+
+
 def test_labels_without_a_path_are_told_and_have_neither_loss_nor_gradient() -> None:
     for num, label in itertools.product(range(5), itertools.product([1, 2], repeat=3)):
         args = tf.constant([label]), tf.constant([num]), tf.constant([3])
