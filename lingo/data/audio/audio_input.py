@@ -47,6 +47,13 @@ class Utterances(NamedTuple):
     left_out: dict[str, int]  # reason -> number of recordings
 
 
+class FeatureStatistics(NamedTuple):
+    """Mean and standard deviation of each mel bin, [M], for `LogMel.mean` and `LogMel.stddev`."""
+
+    mean: list[float]
+    stddev: list[float]
+
+
 class AudioInput(Bucketed):
     """Log-mel features and labels of recordings; one bucket of lengths per batch.
 
@@ -183,6 +190,25 @@ class AudioInput(Bucketed):
         if self.p.cache:
             self._kept_features[utterance] = features
         return features
+
+    def statistics(self, max_utterances: int = 1000) -> FeatureStatistics:
+        """Returns the statistics of mel bins before normalization, over evenly chosen utterances.
+
+        Raises DataError as `features` does.
+        """
+        settings = self.p.front_end.copy().set(mean=[], stddev=[], noise_stddev=0.0)
+        front_end = settings.build()
+        num = len(self.utterances.documents)
+        chosen = np.unique(np.linspace(0, num - 1, min(max_utterances, num)).astype(np.int64))
+        sums, frames = np.zeros([2, settings.num_bins]), 0
+        for utterance in chosen.tolist():
+            with tf.device("CPU:0"):
+                spectra = front_end.spectra(tf.constant(self.samples(utterance)[None])).numpy()[0]
+            sums += spectra.sum(axis=0), np.square(spectra).sum(axis=0)
+            frames += len(spectra)
+        mean, square = sums / frames
+        stddev = np.sqrt(np.maximum(square - mean**2, 1e-6))
+        return FeatureStatistics(mean.round(4).tolist(), stddev.round(4).tolist())
 
     def samples(self, utterance: int) -> np.ndarray:
         """Returns the samples of an utterance, float64 [L]; raises DataError as `features` does."""

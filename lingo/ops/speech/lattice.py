@@ -8,7 +8,7 @@ from __future__ import annotations
 from lingo.config.lazy import tf
 
 NEVER = -1e30
-"""Log-probability of what does not occur. It is finite: differences of infinities are no numbers."""
+"""Log-probability of what does not occur; finite, so that differences are numbers."""
 
 
 def log_add(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

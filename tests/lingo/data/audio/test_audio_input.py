@@ -107,9 +107,11 @@ def test_noise_depends_on_the_example_and_its_pass_alone(clips: pathlib.Path) ->
     first, again = audio(clips, **noisy), audio(clips, **noisy)
     size = first.pass_batches()
     np.testing.assert_array_equal(first.batch(3)["features"], again.batch(3)["features"])
-    by_length = lambda step: {  # noqa: E731
-        int(row["num_frames"]): row["features"] for row in rows(first, range(step, step + size))
-    }
+
+    def by_length(step: int) -> dict[int, np.ndarray]:
+        found = rows(first, range(step, step + size))
+        return {int(row["num_frames"]): row["features"] for row in found}
+
     one, two = by_length(0), by_length(size)
     assert all((one[length] != two[length]).any() for length in one)
     with pytest.raises(ParamError, match="cache=True keeps features, but front_end"):
@@ -123,6 +125,20 @@ def test_cached_features_are_the_same(clips: pathlib.Path) -> None:
     (clips.parent / "0.wav").unlink()
     kept_all = [kept.batch(step) for step in range(3)]
     assert kept_all
+
+
+def test_statistics_normalize_the_features_of_the_data(clips: pathlib.Path) -> None:
+    stacks = LogMel.params(left_context=1, frame_stride=2, mean=[3.0] * 80)
+    mean, stddev = audio(clips, front_end=stacks).statistics()
+    raw = audio(clips)
+    raw.prepare()
+    frames = np.concatenate([raw.features(i) for i in range(12)])
+    np.testing.assert_allclose(mean, frames.mean(axis=0), atol=2e-4)
+    np.testing.assert_allclose(stddev, frames.std(axis=0), atol=2e-3)
+    normal = audio(clips, front_end=LogMel.params(mean=mean, stddev=stddev))
+    frames = np.concatenate([normal.features(i) for i in range(12)])
+    np.testing.assert_allclose(frames.mean(axis=0), 0, atol=2e-3)
+    np.testing.assert_allclose(frames.std(axis=0), 1, atol=2e-3)
 
 
 def test_stacked_frames_count_in_the_buckets(clips: pathlib.Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import struct
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from lingo.data.audio.waveform import BrokenAudio, decode, read_header
+from lingo.config.base.errors import MissingPackage
+from lingo.data.audio.waveform import BrokenAudio, check_audio_packages, decode, read_header
 from tests.lingo.data.audio.recordings import RATE, encode, tone
 
 SAMPLES = tone(0.5)
@@ -165,6 +167,16 @@ def test_what_is_no_recording_is_refused_by_one_sentence(name: str) -> None:
         read(data() if callable(data) else data)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    without = {"soxr": lambda: None}
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: without.get(name, lambda: find(name))()
+    )
+    with pytest.raises(MissingPackage, match=r"reading audio needs soxr.*'lingo-tf\[audio\]'"):
+        check_audio_packages()
 
 
 def test_two_thousand_damaged_files_are_read_or_refused() -> None:

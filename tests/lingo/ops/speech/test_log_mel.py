@@ -14,7 +14,9 @@ SINE = 8000 * np.sin(2 * np.pi * 1000 * np.arange(16_000) / 16_000)
 
 
 def slow_mel_weights(points: int, bins: int, rate: int, low: float, high: float) -> np.ndarray:
-    mel = lambda hertz: 1127 * np.log1p(hertz / 700)  # noqa: E731
+    def mel(hertz: float) -> float:
+        return 1127 * np.log1p(hertz / 700)
+
     edges = np.linspace(mel(low), mel(high), bins + 2)
     weights = np.zeros([points // 2 + 1, bins])
     for k in range(1, points // 2 + 1):
