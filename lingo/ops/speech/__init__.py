@@ -11,6 +11,7 @@ from lingo.ops.speech.ctc import (
     ctc_losses,
     ctc_prefix_beam,
 )
+from lingo.ops.speech.edit_distance import edit_distances
 from lingo.ops.speech.log_mel import Features, LogMel, stack_frames
 from lingo.ops.speech.spec_augment import POLICIES, SpecAugment, spec_augment_policy
 from lingo.ops.speech.transducer import (
@@ -33,6 +34,7 @@ __all__ = [
     "ctc_is_feasible",
     "ctc_losses",
     "ctc_prefix_beam",
+    "edit_distances",
     "scores_of_logits",
     "spec_augment_policy",
     "stack_frames",

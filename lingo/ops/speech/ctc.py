@@ -7,8 +7,7 @@ Axes: B utterances, T frames, V classes with the blank, U labels, N = 2 U + 1 no
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -184,8 +183,8 @@ def ctc_greedy(logits: tf.Tensor, num_frames: tf.Tensor) -> Decoded:
 
 # ---- prefix beam search ------------------------------------------------------------------------
 
-Scorer = Callable[[tuple[int, ...], int], float]
-"""Returns the log-score of a label after some labels, which a prefix beam search adds."""
+Scorer = Callable[[tuple[int, ...]], np.ndarray]
+"""Returns the log-scores of all next classes after some labels, float [V]; a beam adds them."""
 
 
 class Hypothesis(NamedTuple):
@@ -195,19 +194,13 @@ class Hypothesis(NamedTuple):
     log_probability: float  # of all paths in the beam that give the labels, scores included
 
 
-class _Prefix(NamedTuple):
-    """The log-probabilities of the paths that give a prefix, by their last class."""
+class _Beam(NamedTuple):
+    """Prefixes of labels; log-probabilities of their paths by the last class; P prefixes."""
 
-    blank: float
-    label: float
-    score: float  # sum of the scorer's values
-
-    @property
-    def total(self) -> float:
-        return _log_add(self.blank, self.label)
-
-
-_NO_PATH = -math.inf
+    labels: list[tuple[int, ...]]  # [P]
+    blank: np.ndarray  # float64 [P], paths that end in a blank
+    label: np.ndarray  # float64 [P], paths that end in the last label
+    score: np.ndarray  # float64 [P], sums of the scorer's values
 
 
 def ctc_prefix_beam(
@@ -234,47 +227,53 @@ def ctc_prefix_beam(
     """
     if beam_size < 1:
         raise ValueError(f"{beam_size=} is not positive")
-    beam = {(): _Prefix(0.0, _NO_PATH, 0.0)}
+    beam = _Beam([()], np.zeros(1), np.full(1, -np.inf), np.zeros(1))
     for frame in np.asarray(log_probabilities, np.float64):
-        beam = _kept(_extended(beam, frame.tolist(), scorer), beam_size)
-    found = [Hypothesis(labels, p.total + p.score) for labels, p in beam.items()]
-    found.sort(key=lambda one: (-one.log_probability, one.labels))
-    return found[:num_hypotheses]
+        beam = _advance(beam, frame, beam_size, scorer)
+    ranks = np.logaddexp(beam.blank, beam.label) + beam.score
+    found = map(Hypothesis, beam.labels, ranks.tolist())
+    return sorted(found, key=lambda one: (-one.log_probability, one.labels))[:num_hypotheses]
 
 
-def _extended(
-    beam: dict[tuple[int, ...], _Prefix], frame: Sequence[float], scorer: Scorer | None
-) -> dict[tuple[int, ...], _Prefix]:
-    """Returns all prefixes after one more frame, [V] logarithms; equal prefixes are merged."""
-    after: dict[tuple[int, ...], _Prefix] = {}
+def _advance(beam: _Beam, frame: np.ndarray, beam_size: int, scorer: Scorer | None) -> _Beam:
+    """Returns the best prefixes after one more frame, float64 [V] logarithms."""
+    num, num_classes = len(beam.labels), len(frame)
+    total = np.logaddexp(beam.blank, beam.label)
+    last = np.array([labels[-1] if labels else BLANK for labels in beam.labels])
+    blank = total + frame[BLANK]
+    label = np.where(last == BLANK, -np.inf, beam.label + frame[last])
+    longer = total[:, None] + frame
+    # A repeat is a new label only after a blank.
+    longer[np.arange(num), last] = beam.blank + frame[last]
+    longer[:, BLANK] = -np.inf
+    scores = np.repeat(beam.score[:, None], num_classes, axis=1)
+    if scorer is not None:
+        scores = scores + np.array([scorer(labels) for labels in beam.labels])
+    at = {labels: i for i, labels in enumerate(beam.labels)}
+    for i, labels in enumerate(beam.labels):
+        parent = at.get(labels[:-1]) if labels else None
+        if parent is not None:  # the same labels by two ways: one prefix
+            label[i] = np.logaddexp(label[i], longer[parent, labels[-1]])
+            longer[parent, labels[-1]] = -np.inf
+    ranks = np.concatenate([np.logaddexp(blank, label) + beam.score, (longer + scores).ravel()])
+    chosen = _best(ranks, beam_size)
+    old, new = chosen[chosen < num], chosen[chosen >= num] - num
+    rows, classes = np.divmod(new, num_classes)
+    pairs = zip(rows.tolist(), classes.tolist(), strict=True)
+    return _Beam(
+        [beam.labels[i] for i in old] + [(*beam.labels[row], symbol) for row, symbol in pairs],
+        np.concatenate([blank[old], np.full(len(new), -np.inf)]),
+        np.concatenate([label[old], longer[rows, classes]]),
+        np.concatenate([beam.score[old], scores[rows, classes]]),
+    )
 
-    def add(labels: tuple[int, ...], blank: float, label: float, score: float) -> None:
-        old = after.get(labels, _Prefix(_NO_PATH, _NO_PATH, score))
-        after[labels] = _Prefix(_log_add(old.blank, blank), _log_add(old.label, label), score)
 
-    for labels, prefix in beam.items():
-        last = labels[-1] if labels else BLANK
-        repeated = prefix.label + frame[last] if labels else _NO_PATH
-        add(labels, prefix.total + frame[BLANK], repeated, prefix.score)
-        for symbol, log_p in enumerate(frame):
-            if symbol == BLANK or log_p == _NO_PATH:
-                continue
-            # A repeat is a new label only after a blank.
-            start = prefix.blank if symbol == last else prefix.total
-            if start == _NO_PATH:
-                continue
-            score = prefix.score + (scorer(labels, symbol) if scorer else 0.0)
-            add((*labels, symbol), _NO_PATH, start + log_p, score)
-    return after
-
-
-def _kept(beam: dict[tuple[int, ...], _Prefix], size: int) -> dict[tuple[int, ...], _Prefix]:
-    """Returns the best `size` prefixes; ties go to the smaller labels."""
-    best = sorted(beam.items(), key=lambda item: (-(item[1].total + item[1].score), item[0]))
-    return dict(best[:size])
-
-
-def _log_add(a: float, b: float) -> float:
-    """Returns log(e**a + e**b)."""
-    high, low = max(a, b), min(a, b)
-    return high if low == _NO_PATH else high + math.log1p(math.exp(low - high))
+def _best(ranks: np.ndarray, num: int) -> np.ndarray:
+    """Returns the indices of the `num` largest numbers that are finite; ties go to the first."""
+    finite = np.flatnonzero(ranks > -np.inf)
+    if len(finite) <= num:
+        return finite
+    least = np.partition(ranks[finite], -num)[-num]
+    candidates = finite[ranks[finite] >= least]
+    order = np.argsort(-ranks[candidates], kind="stable")
+    return candidates[order[:num]]

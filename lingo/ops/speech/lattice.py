@@ -6,6 +6,7 @@ Axes: ... any, N nodes.
 from __future__ import annotations
 
 from lingo.config.lazy import tf
+from lingo.ops.shape import size_of
 
 NEVER = -1e30
 """Log-probability of what does not occur; finite, so that differences are numbers."""
@@ -28,6 +29,5 @@ def shift_nodes(x: tf.Tensor, by: int) -> tf.Tensor:
     """
     edge = [[0, 0]] * (len(x.shape) - 1) + [[max(by, 0), max(-by, 0)]]
     padded = tf.pad(x, edge, constant_values=NEVER)
-    size = x.shape[-1] if x.shape[-1] is not None else tf.shape(x)[-1]
     first = max(-by, 0)
-    return tf.gather(padded, tf.range(first, first + size), axis=-1)
+    return tf.gather(padded, tf.range(first, first + size_of(x, -1)), axis=-1)

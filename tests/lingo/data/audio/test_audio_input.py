@@ -127,6 +127,15 @@ def test_cached_features_are_the_same(clips: pathlib.Path) -> None:
     assert kept_all
 
 
+def test_later_runs_read_no_file_to_index_them(clips: pathlib.Path, measured: list[int]) -> None:
+    first = audio(clips)
+    first.prepare()
+    again = audio(clips, front_end=LogMel.params(num_bins=40), batch_size=4)
+    again.prepare()
+    assert len(measured) == 1
+    assert again.utterances.num_frames.tolist() == first.utterances.num_frames.tolist()
+
+
 def test_statistics_normalize_the_features_of_the_data(clips: pathlib.Path) -> None:
     stacks = LogMel.params(left_context=1, frame_stride=2, mean=[3.0] * 80)
     mean, stddev = audio(clips, front_end=stacks).statistics()

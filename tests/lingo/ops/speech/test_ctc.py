@@ -162,8 +162,33 @@ def test_a_beam_adds_paths_where_greedy_decoding_takes_one() -> None:
 def test_a_scorer_changes_which_labels_win() -> None:
     log_p = np.log([[0.2, 0.41, 0.39], [0.9, 0.05, 0.05]])
     assert ctc_prefix_beam(log_p, beam_size=10)[0].labels == (1,)
-    (best,) = ctc_prefix_beam(log_p, beam_size=10, scorer=lambda before, new: 0.5 * (new == 2))
+    (best,) = ctc_prefix_beam(log_p, beam_size=10, scorer=lambda labels: np.array([0, 0, 0.5]))
     assert best.labels == (2,)
+
+
+def slow_beam(log_p: np.ndarray, beam_size: int) -> list[tuple[int, ...]]:
+    """Returns the prefixes of a beam, best first, by the recursion of Hannun et al."""
+    beam = {(): (1.0, 0.0)}
+    for frame in np.exp(log_p):
+        after: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for labels, (blank, label) in beam.items():
+            after[labels][0] += (blank + label) * frame[0]
+            if labels:
+                after[labels][1] += label * frame[labels[-1]]
+            for symbol in range(1, len(frame)):
+                start = blank if labels and labels[-1] == symbol else blank + label
+                after[(*labels, symbol)][1] += start * frame[symbol]
+        best = sorted(after, key=lambda labels: -sum(after[labels]))[:beam_size]
+        beam = {labels: (after[labels][0], after[labels][1]) for labels in best}
+    return sorted(beam, key=lambda labels: -sum(beam[labels]))
+
+
+def test_a_small_beam_keeps_the_prefixes_of_a_slow_one() -> None:
+    for seed in range(20):
+        logits = np.random.default_rng(seed).normal(size=[12, 5]) * 2
+        log_p = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        found = ctc_prefix_beam(log_p, beam_size=4, num_hypotheses=4)
+        assert [one.labels for one in found] == slow_beam(log_p, 4)
 
 
 def test_a_beam_without_room_is_refused() -> None:
