@@ -207,6 +207,8 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "channels": ({"model_args": {"in_chans": 1}}, "in_chans=1; .* supports only 3"),
     "arguments": ({"model_args": {"stem_width": 32}}, "model_args.stem_width=32, which changes"),
+    "classes": ({"num_classes": "5"}, "num_classes='5'; a whole number is wanted"),
+    "negative": ({"num_classes": -1}, "num_classes=-1; a whole number is wanted"),
     "size": ({"pretrained_cfg": {"input_size": [3, 224, 192]}}, "input_size=.* square images"),
     "mean": ({"pretrained_cfg": {"mean": [0.5]}}, r"mean=\[0.5\], which is not a list of 3"),
     "std": ({"pretrained_cfg": {"std": "x"}}, "std='x', which is not a list of 3"),
