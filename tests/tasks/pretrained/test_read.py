@@ -233,3 +233,17 @@ def test_a_path_without_weights_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ParamError, match="is not JSON"):
         read_image_model(str(tmp_path), RESNET)
+
+
+def test_a_network_without_a_last_layer_needs_a_new_one(tmp_path: pathlib.Path) -> None:
+    settings = {"architecture": "resnet18", "num_classes": 0}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ParamError, match=r"has no last layer: --set=exp.new_head=true --set=exp.n"):
+        classifier(path=str(tmp_path))
+    cfg = classifier(path=str(tmp_path), num_classes=3, new_head=True)
+    assert cfg.task.num_classes == 3
+
+
+@pytest.mark.parametrize(("name", "mean"), [("vit_tiny_patch16_224", 0.5), ("resnet18", 0.485)])
+def test_random_weights_see_the_levels_of_their_network(name: str, mean: float) -> None:
+    assert classifier(architecture=f"timm.{name}").task.mean[0] == mean
