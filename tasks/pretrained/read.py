@@ -89,7 +89,7 @@ def read_image_model(path: str, architecture: str = "") -> ImageModel:
         _numbers(settings, key, default)
         for key, default in zip(("mean", "std"), levels, strict=True)
     )
-    num_classes = _head_classes(tensors, found) or config.get("num_classes", 1000)
+    num_classes = _head_classes(tensors, found) or _config_classes(config)
     names = config.get("label_names")
     has_names = isinstance(names, list) and len(names) == num_classes
     return ImageModel(
@@ -201,6 +201,14 @@ def _head_classes(tensors: Mapping[str, Tensor], found: Architecture) -> int | N
     read = layout.reads({weight: (1, 1)})[weight]
     shape = read.ordered_shape(tensors[read.name].shape) if read.name in tensors else ()
     return shape[-1] if len(shape) == 2 else None
+
+
+def _config_classes(config: Mapping[str, Any]) -> int:
+    """Returns the number of classes in config.json; 0: the network has no last layer."""
+    num_classes = config.get("num_classes", 1000)
+    if type(num_classes) is not int or num_classes < 0:
+        raise ParamError(f"{CONFIG} has num_classes={num_classes!r:.80}; a whole number is wanted")
+    return num_classes
 
 
 # ---- networks by their tensors -------------------------------------------------------------------
