@@ -47,6 +47,9 @@ def classifier(
     lingo import --from=resnet50.safetensors --run=runs/resnet50
     lingo show --exp=image.pretrained.classifier --set=exp.architecture=timm.resnet50 --weights
     """
+    for name, given in (("num_classes", num_classes), ("image_size", image_size)):
+        if given is not None and given < 1:
+            raise ParamError(f"{name}={given} is not positive")
     model = read_image_model(path, architecture) if path else _untrained(architecture)
     classes = num_classes or model.num_classes
     if path and classes != model.num_classes and not new_head:

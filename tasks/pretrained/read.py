@@ -174,15 +174,19 @@ def _image_size(settings: Mapping[str, Any], found: Architecture) -> int:
 def _numbers(
     settings: Mapping[str, Any], key: str, default: tuple[float, ...]
 ) -> tuple[float, ...]:
-    """Returns a list of numbers in config.json, none below 0 and as many as in the default."""
+    """Returns a list of numbers in config.json, as many as in the default.
+
+    No number is below 0, and no deviation (`std`) is 0.
+    """
     values = settings.get(key, default)
     if isinstance(values, list | tuple) and len(values) == len(default):
         numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-        if len(numbers) == len(default) and min(numbers) >= 0:
+        least = 1e-6 if key == "std" else 0.0
+        if len(numbers) == len(default) and min(numbers) >= least:
             return tuple(map(float, numbers))
     raise ParamError(
-        f"{CONFIG} has {key}={values!r:.80}, which is not a list of {len(default)} numbers of at"
-        " least 0"
+        f"{CONFIG} has {key}={values!r:.80}, which is not a list of {len(default)} numbers"
+        f" {'above' if key == 'std' else 'of at least'} 0"
     )
 
 
