@@ -14,7 +14,9 @@ OPS = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in (ROOT / "lingo/ops").rglob("[a-z]*.py")
 )
-METRICS = [f"lingo.metrics.{name}" for name in ("classification", "metric", "results")]
+METRICS = [
+    f"lingo.metrics.{name}" for name in ("classification", "metric", "results", "transcript")
+]
 MODULES = [*METRICS, "lingo.optim.schedule", *OPS]
 DIALOG = ["tasks.dialog.ratings", "tasks.dialog.research", "tasks.dialog.tools.retrieval"]
 OTHERS = [

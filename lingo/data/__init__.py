@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from lingo.data.array_input import ArrayInput, write_arrays
+from lingo.data.audio.audio_input import AudioInput
+from lingo.data.audio.source import AudioFiles, AudioSource, CsvAudio, JsonlAudio, LibriSpeech
 from lingo.data.bucketed_input import BucketedInput
 from lingo.data.dataset_input import DatasetInput
 from lingo.data.document_input import TextInput
@@ -46,18 +48,23 @@ from lingo.data.task_schedule import (
     TaskSchedule,
 )
 from lingo.data.tensor_input import TensorInput
-from lingo.data.tokenizer import ByteTokenizer, Tokenizer
+from lingo.data.tokenizer import ByteTokenizer, CharacterTokenizer, Tokenizer
 from lingo.data.word_pieces import LearnedWordPieces, WordPieces
 
 __all__ = [
     "ArrayInput",
+    "AudioFiles",
+    "AudioInput",
+    "AudioSource",
     "BucketedInput",
     "ByteTokenizer",
     "CategoryColumn",
     "CentralView",
+    "CharacterTokenizer",
     "CocoInput",
     "Column",
     "ConstantTasks",
+    "CsvAudio",
     "CsvInput",
     "DatasetInput",
     "DateColumn",
@@ -73,9 +80,11 @@ __all__ = [
     "InstalledSource",
     "InverseRatioAdaptiveTasks",
     "JsonLines",
+    "JsonlAudio",
     "JsonlPairs",
     "LearnedPieces",
     "LearnedWordPieces",
+    "LibriSpeech",
     "MixedInput",
     "Mixture",
     "MultiTaskInput",

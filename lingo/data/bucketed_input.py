@@ -20,6 +20,7 @@ from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.document_input import DocumentInput
 from lingo.data.epoch_order import permutation
+from lingo.data.input import Input
 from lingo.data.packing import Piece, cut
 
 
@@ -91,16 +92,11 @@ class Buckets:
         return _Orders(batches, np.cumsum([0, *rows[:-1]]), members)
 
 
-class BucketedInput(DocumentInput):
-    """Rows of one document each, padded to the length of their bucket; one bucket per batch.
+class Bucketed(Input, interface=True):
+    """Batches that `Buckets` plans; subclasses define `_plan` and `fill`.
 
-    `batch_size` is the number of rows in a batch of the last bucket. With `constant_tokens`,
-    batches of other buckets have more rows. Every row counts as an example of the run, even the
-    padding rows (weight 0) in a bucket's last batch of an epoch.
+    A subclass has a field `boundaries`: the length of each bucket's rows.
     """
-
-    boundaries: list[int] = [64, 128, 256, 512]  # tokens per row of each bucket; longer text is cut
-    constant_tokens: bool = True  # more rows in shorter buckets, for about equal tokens per batch
 
     def check(self) -> None:
         super().check()
@@ -108,27 +104,34 @@ class BucketedInput(DocumentInput):
         if not bounds or bounds[0] < 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
             raise ParamError(f"boundaries={list(bounds)} must be positive and ascending")
 
-    def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
-        """Returns the arrays of `Input.batch`, [B], and of `fill_rows`, [B, T] and [B].
+    def fill(
+        self, pieces: Sequence[Piece | None], numbers: np.ndarray, *, length: int
+    ) -> dict[str, np.ndarray]:
+        """Returns the arrays of rows with one piece each, {name: [B, ...]}; None: padding.
 
-        T is the row length of the step's bucket; B is its number of rows, unless `rows` selects
-        fewer.
+        `numbers`, int64 [B], are the rows' `example_id`.
+        """
+        raise self._missing_method("fill", "it returns {name: [B, ...]} for pieces")
+
+    def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
+        """Returns the arrays of `Input.batch`, [B], and of `fill`.
+
+        The length of rows is the boundary of the step's bucket; B is its number of rows, unless
+        `rows` selects fewer.
         """
         self.check_step(step)
         plan = self._planned_batch(step)
         indices = np.arange(self._rows()[plan.bucket], dtype=np.int32)[rows]
-        pieces = [[plan.pieces[i]] if i < len(plan.pieces) else [] for i in indices]
-        return self.fill_rows(pieces, length=self.p.boundaries[plan.bucket]) | {
-            "example_id": self.examples_before(step) + indices.astype(np.int64),
+        pieces = [plan.pieces[i] if i < len(plan.pieces) else None for i in indices]
+        numbers = self.examples_before(step) + indices.astype(np.int64)
+        return self.fill(pieces, numbers, length=self.p.boundaries[plan.bucket]) | {
+            "example_id": numbers,
             "rows": indices,
             "weights": (indices < len(plan.pieces)).astype(np.float32),
         }
 
     def shape_id(self, step: int) -> int:
         return self._planned_batch(step).bucket
-
-    def specs(self) -> dict[str, ArraySpec]:
-        return super().specs() | self.filled_specs(length=self.p.boundaries[-1])
 
     def num_examples(self) -> int:
         return self._plan.num_pieces
@@ -148,6 +151,47 @@ class BucketedInput(DocumentInput):
     def epochs(self, step: int) -> float:
         return step / self._plan.num_batches
 
+    @property
+    def _plan(self) -> Buckets:
+        raise self._missing_method("_plan", "it returns Buckets")
+
+    def _planned_batch(self, step: int) -> PlannedBatch:
+        return self._plan.batch(*divmod(step, self._plan.num_batches))
+
+    def _rows(self) -> list[int]:
+        """Returns rows per batch of each bucket: multiples of `batch_size`, which split evenly."""
+        return [self.p.batch_size] * len(self.p.boundaries)
+
+
+def rows_of_equal_size(boundaries: Sequence[int], batch_size: int) -> list[int]:
+    """Returns the rows per batch of each bucket for about equally long batches.
+
+    They are multiples of `batch_size`, the rows of the last bucket.
+    """
+    return [batch_size * (boundaries[-1] // boundary) for boundary in boundaries]
+
+
+class BucketedInput(Bucketed, DocumentInput):
+    """Rows of one document each, padded to the length of their bucket; one bucket per batch.
+
+    `batch_size` is the number of rows in a batch of the last bucket. With `constant_tokens`,
+    batches of other buckets have more rows. Every row counts as an example of the run, even the
+    padding rows (weight 0) in a bucket's last batch of an epoch.
+    """
+
+    boundaries: list[int] = [64, 128, 256, 512]  # tokens per row of each bucket; longer text is cut
+    constant_tokens: bool = True  # more rows in shorter buckets, for about equal tokens per batch
+
+    def fill(
+        self, pieces: Sequence[Piece | None], numbers: np.ndarray, *, length: int
+    ) -> dict[str, np.ndarray]:
+        """Returns the arrays of `fill_rows`, [B, T] and [B]."""
+        del numbers
+        return self.fill_rows([[piece] if piece else [] for piece in pieces], length=length)
+
+    def specs(self) -> dict[str, ArraySpec]:
+        return super().specs() | self.filled_specs(length=self.p.boundaries[-1])
+
     @functools.cached_property
     def _plan(self) -> Buckets:
         return Buckets(
@@ -157,10 +201,7 @@ class BucketedInput(DocumentInput):
             seed=self.p.seed if self.p.shuffle else None,
         )
 
-    def _planned_batch(self, step: int) -> PlannedBatch:
-        return self._plan.batch(*divmod(step, self._plan.num_batches))
-
     def _rows(self) -> list[int]:
-        """Returns rows per batch of each bucket: multiples of `batch_size`, which split evenly."""
-        longest, size = self.p.boundaries[-1], self.p.batch_size
-        return [size * (longest // b if self.p.constant_tokens else 1) for b in self.p.boundaries]
+        if not self.p.constant_tokens:
+            return super()._rows()
+        return rows_of_equal_size(self.p.boundaries, self.p.batch_size)

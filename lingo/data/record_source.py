@@ -118,10 +118,7 @@ class RecordSource(Splittable, interface=True):
 
         Raises DataError if there are no files, and as `list_files` does.
         """
-        places = self.places()
-        files = list_files(places)
-        if not files:
-            raise DataError(f"{self.describe()}: no file matches. {describe_place(places[0])}")
+        files = self.all_files()
         if self.p.split_by == "document":
             return files
         indices = np.flatnonzero(self.files_in_split(files))
@@ -131,6 +128,14 @@ class RecordSource(Splittable, interface=True):
                 " Give more files, another heldout_fraction, or split_by=document."
             )
         return files if self.shares_index else [files[i] for i in indices]
+
+    def all_files(self) -> list[File]:
+        """Returns the files of all splits, sorted by name; raises DataError as `files` does."""
+        places = self.places()
+        files = list_files(places)
+        if not files:
+            raise DataError(f"{self.describe()}: no file matches. {describe_place(places[0])}")
+        return files
 
     @property
     def shares_index(self) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from lingo.config.params import Configurable
+from lingo.config.params import Configurable, ParamError
 from lingo.data.files import DataError, Read
 
 
@@ -120,6 +120,46 @@ class ByteTokenizer(Tokenizer):
 
     def part(self, read: Read, size: int, cuts: np.ndarray, begin: int, end: int) -> np.ndarray:
         return self.encode(read(begin, end))
+
+
+class CharacterTokenizer(Tokenizer):
+    """One token per character of a list; id = index in the list + 3.
+
+    The default is the alphabet of English transcripts, which has 28 characters.
+    """
+
+    characters: str = " 'abcdefghijklmnopqrstuvwxyz"  # the characters that have tokens
+    is_lower_case: bool = True  # whether texts become lower case first
+    unknown: Literal["refuse", "leave_out"] = "refuse"  # what to do with other characters
+
+    def check(self) -> None:
+        characters = self.p.characters
+        if not characters or len(set(characters)) < len(characters):
+            raise ParamError(f"characters={characters!r} is empty, or has a character twice")
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.p.characters) + 3
+
+    def describe(self) -> str:
+        case = "lower case, " if self.p.is_lower_case else ""
+        return f"characters {self.p.characters!r} ({case}others: {self.p.unknown})"
+
+    def encode(self, text: str | bytes) -> np.ndarray:
+        """Returns the ids, int32 [number of characters]; raises DataError for an unknown one."""
+        text = text.decode(errors="replace") if isinstance(text, bytes) else text
+        text = text.lower() if self.p.is_lower_case else text
+        ids = [self.p.characters.find(character) for character in text]
+        if -1 in ids and self.p.unknown == "refuse":
+            raise DataError(
+                f"{text!r:.60} has {text[ids.index(-1)]!r}, which is not in characters of"
+                " CharacterTokenizer: add it, or set unknown=leave_out."
+            )
+        return np.array([i + 3 for i in ids if i >= 0], np.int32)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        known = range(3, self.vocab_size)
+        return "".join(self.p.characters[i - 3] for i in np.asarray(ids).tolist() if i in known)
 
 
 def as_bytes(text: str | bytes) -> bytes:

@@ -17,6 +17,7 @@ from lingo.metrics.metric import (
 from lingo.metrics.results import read_state, state_summaries
 from lingo.metrics.sample_picture import sample_image
 from lingo.metrics.text import text_scores
+from lingo.metrics.transcript import normalize_transcript, word_errors
 
 __all__ = [
     "Accumulator",
@@ -32,6 +33,7 @@ __all__ = [
     "detection_table",
     "mean",
     "means",
+    "normalize_transcript",
     "perplexity",
     "read_state",
     "sample_image",
@@ -41,4 +43,5 @@ __all__ = [
     "text_scores",
     "top_k_accuracy",
     "weighted_mean",
+    "word_errors",
 ]

@@ -17,6 +17,8 @@ from lingo.metrics.expert_tokens import expert_token_results, expert_token_summa
 from lingo.metrics.mean_average_precision import detection_results
 from lingo.metrics.media import Media
 from lingo.metrics.metric import State, means
+from lingo.metrics.transcript import STATE as WORD_ERRORS
+from lingo.metrics.transcript import word_error_results
 
 _READERS: dict[frozenset[str], Callable[[State], dict[str, float]]] = {
     frozenset({"confusion"}): confusion_results,
@@ -24,6 +26,7 @@ _READERS: dict[frozenset[str], Callable[[State], dict[str, float]]] = {
     frozenset({"scores", "labels", "weights"}): score_table_results,
     frozenset({"detections", "truths", "images", "outside"}): detection_results,
     frozenset({"expert_tokens"}): expert_token_results,
+    WORD_ERRORS: word_error_results,
 }
 """Names of a state's entries -> the function that computes results from such a state."""
 

@@ -19,11 +19,24 @@ from types import ModuleType
 from typing import Any, Literal
 
 from lingo.config.base.errors import MissingPackage
+from lingo.metrics.transcript import word_error_results, word_errors
 
-Measure = Literal["bleu", "bleu_uncased", "chrf", "exact_match", "rouge1", "rouge2", "rougeL", "f1"]
+Measure = Literal[
+    "bleu",
+    "bleu_uncased",
+    "chrf",
+    "exact_match",
+    "rouge1",
+    "rouge2",
+    "rougeL",
+    "f1",
+    "wer",
+    "wer_normalized",
+    "cer",
+]
 """The measures: BLEU (Papineni et al. 2002), BLEU without regard to case, chrF (Popovic 2015), the
-share of exact matches, ROUGE of words, word pairs and subsequences (Lin 2004), and the F1 of words
-in answers (Rajpurkar et al. 2016)."""
+share of exact matches, ROUGE of words, word pairs and subsequences (Lin 2004), the F1 of words in
+answers (Rajpurkar et al. 2016), and the rates of wrong words and characters in transcripts."""
 
 _NOT_IN_WORDS = re.compile("[^a-z0-9]+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -37,6 +50,8 @@ def text_scores(
 
     `bleu` and `chrf`, in 0..100, equal the output of the command `sacrebleu` with its default
     settings, and `bleu_uncased` equals the output with `-lc --tokenize intl`, as MLPerf requires.
+    `wer`, `wer_normalized` and `cer` are the edits of all texts in percent of the words, normalized
+    words and characters of all references; NaN if the references have none.
     Other scores are means over texts: `rouge1`, `rouge2` and `rougeL` in 0..100, `f1` and
     `exact_match` in 0..1. Raises MissingPackage as `import_sacrebleu` does.
     """
@@ -68,6 +83,9 @@ def _scores(
 
 
 def _score(texts: Sequence[str], references: Sequence[str], measure: Measure) -> tuple[float, str]:
+    if measure in _ERRORS:
+        state = word_errors(references, [[text] for text in texts], **_ERRORS[measure])
+        return word_error_results(state).get("wer", math.nan), ""
     if measure in _OF_A_TEXT:
         scores = map(_OF_A_TEXT[measure], texts, references)
         return math.fsum(scores) / len(texts), ""
@@ -161,3 +179,10 @@ _OF_A_TEXT: Mapping[str, Callable[[str, str], float]] = {
     "f1": answer_f1,
 }
 """The measures that are means over texts."""
+
+_ERRORS: Mapping[str, Mapping[str, Any]] = {
+    "wer": {},
+    "wer_normalized": {"is_normalized": True},
+    "cer": {"unit": "characters"},
+}
+"""The measures of transcripts, with the arguments of `word_errors`."""

@@ -1,7 +1,11 @@
 """Byte tokens lose nothing, and are counted and cut without reading the rest."""
 
 import numpy as np
+import pytest
 
+from lingo.config.params import ParamError
+from lingo.data.files import DataError
+from lingo.data.tokenizer import CharacterTokenizer
 from tests.lingo.data.documents import BYTES, Words, reader
 
 
@@ -58,3 +62,23 @@ def test_a_part_reads_and_encodes_no_more_than_from_cut_to_cut():
             np.testing.assert_array_equal(part, [4, 5, 6, 7, 8][begin:end])
     words.part(read, len(data), cuts, 2, 3)
     assert num_read[-1] == (5, 9)
+
+
+def test_characters_are_tokens_in_the_order_of_their_list() -> None:
+    tokenizer = CharacterTokenizer.params().build()
+    assert tokenizer.vocab_size == 31
+    ids = tokenizer.encode("It's a")
+    assert ids.tolist() == [3 + " 'abcdefghijklmnopqrstuvwxyz".index(c) for c in "it's a"]
+    assert tokenizer.decode([2, *ids, 1, 0]) == "it's a"
+    assert (tokenizer.encode(b"ab") == tokenizer.encode("AB")).all()
+
+
+def test_an_unknown_character_is_refused_or_left_out() -> None:
+    with pytest.raises(DataError, match="'a1' has '1', which is not in characters"):
+        CharacterTokenizer.params().build().encode("a1")
+    tokenizer = CharacterTokenizer.params(unknown="leave_out", is_lower_case=False).build()
+    assert tokenizer.decode(tokenizer.encode("aB1c")) == "ac"
+    assert "leave_out" in tokenizer.describe()
+    for characters in ("", "aa"):
+        with pytest.raises(ParamError, match="is empty, or has a character twice"):
+            CharacterTokenizer.params(characters=characters).build()

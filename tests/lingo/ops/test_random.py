@@ -108,3 +108,13 @@ def test_neighbouring_keys_draw_unrelated_numbers() -> None:
     numbers = random.uniform(random.fold(KEY, np.arange(30)), 2_000)
     correlation = np.corrcoef(numbers) - np.eye(30)
     assert np.abs(correlation).max() < 5 / np.sqrt(2_000)
+
+
+def test_normal_numbers_have_the_moments_and_the_tails_of_a_normal_distribution() -> None:
+    key = random.root_key(3)
+    z = random.normal(key, 200_000)
+    moments = [(z.astype(np.float64) ** n).mean() for n in (1, 2, 3, 4)]
+    np.testing.assert_allclose(moments, [0, 1, 0, 3], atol=0.05)
+    assert (np.abs(z) > 1.96).mean() == pytest.approx(0.05, abs=0.002)
+    in_program = tf.function(lambda h, w: random.normal(random.Key(h, w), 1000))
+    np.testing.assert_allclose(in_program(*map(tf.constant, key)), z[:1000], atol=1e-5)
