@@ -39,7 +39,7 @@ from lingo.layers.quantization.schedule import (
     LinearClippingCapSchedule,
 )
 from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.convolution import Conv1D
+from lingo.layers.sequence.convolution import Conv1D, DepthwiseConv1D
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.mask import Bidirectional, Causal, LocalWindow, Mask, Prefix
 from lingo.layers.sequence.positions import (
@@ -59,6 +59,7 @@ from lingo.layers.sequence.rotary_scaling import (
 )
 from lingo.layers.sequence.softmax import SoftmaxHead, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.sequence.transformer_xl import TransformerXl
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.repeat import Repeat
@@ -110,6 +111,7 @@ __all__ = [
     "Conv3D",
     "ConvNorm",
     "CrossAttention",
+    "DepthwiseConv1D",
     "DepthwiseConv2D",
     "Dropout",
     "Embedding",
@@ -182,6 +184,7 @@ __all__ = [
     "TiedHead",
     "TopNRouter",
     "TransformerLayer",
+    "TransformerXl",
     "TransposedConv2D",
     "TruncatedNormal",
     "Uniform",

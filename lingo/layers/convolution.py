@@ -157,14 +157,21 @@ class DepthwiseConv(DilatedConvolution):
 
     def convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
         p = self.p
+        windows = self.windows()
         if self.rank == 2 and current().rules is None:
             strides, dilations = [1, p.stride, p.stride, 1], [p.dilation, p.dilation]
-            padding = self.windows().any_size_padding()
+            padding = windows.any_size_padding()
             if not isinstance(padding, str):  # no gradient takes numbers on every device
                 x, padding = tf.pad(x, padding), "VALID"
             y = tf.nn.depthwise_conv2d(x, w, strides, padding, dilations=dilations)
+        elif self.rank == 1 and p.dilation == 1 and current().rules is None:
+            strides, padding = [1, p.stride, p.stride, 1], windows.any_size_padding()  # height 1
+            if not isinstance(padding, str):
+                x, padding = tf.pad(x, padding), "VALID"
+            images = tf.nn.depthwise_conv2d(x[:, None], w[None], strides, padding)
+            y = tf.squeeze(images, 1)
         else:
-            y = sum_products(x, w, self.windows())
+            y = sum_products(x, w, windows)
         return window.annotate_image(self.add_bias(y), p.axis)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:

@@ -17,6 +17,8 @@ from lingo.models.image.lenet import ConvPool
 from lingo.models.image.relu_conv_norm import FactorizedReduction, ReluConvNorm, SeparableUnit
 from lingo.models.image.resnet import BasicBlock, BottleneckBlock
 from lingo.models.image.unet import ConvNorm3D, UNet3D
+from lingo.models.speech.conformer import ConformerConv, ConformerEncoder, ConformerLayer
+from lingo.models.speech.subsampling import ConvSubsampling
 
 __all__ = [
     "AmoebaNetHead",
@@ -26,8 +28,12 @@ __all__ = [
     "AuxiliaryHead",
     "BasicBlock",
     "BottleneckBlock",
+    "ConformerConv",
+    "ConformerEncoder",
+    "ConformerLayer",
     "ConvNorm3D",
     "ConvPool",
+    "ConvSubsampling",
     "ExtraMap",
     "FactorizedReduction",
     "MBConv",

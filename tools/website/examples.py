@@ -21,6 +21,7 @@ VALUES = {
     "head_dim": "64",
     "num_heads": "8",
     "num_experts": "8",
+    "channels": "32",
     "num_filters": "32",
     "num_classes": "10",
     "num_stages": "2",

@@ -6,12 +6,13 @@ values, H head width, C positions of a chunk, M blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, within_documents
@@ -23,6 +24,19 @@ from lingo.ops.blockwise_attention import Band, Logits
 from lingo.ops.shape import size_of
 
 _FAR = 2**30  # in positions: outside of any window
+
+
+class Heads(NamedTuple):
+    """The heads of a call, in a layout with positions before or after the heads."""
+
+    query: tf.Tensor  # [B, T, N, H] or [B, N, T, H]
+    key: tf.Tensor  # [B, T, K, H] or [B, K, T, H]
+    value: tf.Tensor  # like `key`
+    by_position: tf.Tensor | None = None  # queries of a bias that reads them; None: no such bias
+
+    def map(self, change: Callable[[tf.Tensor], tf.Tensor]) -> Heads:
+        extra = None if self.by_position is None else change(self.by_position)
+        return Heads(change(self.query), change(self.key), change(self.value), extra)
 
 
 class Attention(DotProductAttention):
@@ -44,8 +58,16 @@ class Attention(DotProductAttention):
         p = self.p
         self.mask = p.mask.build()
         self.positions = p.positions and p.positions.build(
-            num_heads=p.num_heads, head_dim=self._head_dim, bidirectional=self.mask.sees_later
+            dim=p.dim,
+            num_heads=p.num_heads,
+            head_dim=self._head_dim,
+            bidirectional=self.mask.sees_later,
         )
+        if p.logit_cap is not None and self._query_positions is not None:
+            raise ParamError(
+                f"logit_cap={p.logit_cap} with positions={type(self.positions).__name__}, whose"
+                " bias is a part of the logits: take logit_cap=None, or other positions"
+            )
         if self.mask.has_steps:
             reach = self.mask.reach
             for name in ("key", "value"):
@@ -68,12 +90,12 @@ class Attention(DotProductAttention):
         if (blocks := self._blocks(x.shape[1])) is not None:
             return self._output(self._attend_in_blocks(blocks, heads, indices, inputs))
         if self.is_blockwise(x.shape[1], x.shape[1]):
-            logits = self._logits(indices, inputs)
-            return self._output(self._attend_blockwise(*map(swap_heads, heads), logits=logits))
+            return self._output(self._attend_by_tiles(heads.map(swap_heads), indices, inputs))
         mask = within_documents(self.mask.sees(indices, indices, inputs.prefix), segments, segments)
         positions = self._bias_positions(indices, inputs)
-        bias = self._bias(positions, positions, inputs.position_table)
-        return self._output(self._attend(*map(swap_heads, heads), mask=mask, bias=bias))
+        query, key, value, by_position = heads.map(swap_heads)
+        bias = self._bias(positions, positions, inputs.position_table, by_position)
+        return self._output(self._attend(query, key, value, mask=mask, bias=bias))
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions of one document per example; caches their keys and values.
@@ -96,14 +118,13 @@ class Attention(DotProductAttention):
             )
         query_positions = index + _indices(x, 1)
         position_ids = query_positions if inputs.position_ids is None else inputs.position_ids
-        query, key, value = map(swap_heads, self._project(x, position_ids))
+        query, key, value, by_position = self._project(x, position_ids).map(swap_heads)
         key, value = self._update_caches(key, value, index)
         key_positions, reach, prefix = _indices(key, 2), self.mask.reach, inputs.prefix
         if reach is not None:
             key_positions += index - reach.num_before
-        bias = self._bias(
-            position_ids, position_ids[:, :1] - index + key_positions, inputs.position_table
-        )
+        ids_of_keys = position_ids[:, :1] - index + key_positions
+        bias = self._bias(position_ids, ids_of_keys, inputs.position_table, by_position)
         if prefix is not None:  # earlier positions are visible anyway
             last = tf.reduce_max(tf.where(prefix, query_positions, -1), axis=1, keepdims=True)
             prefix = key_positions <= last
@@ -117,15 +138,25 @@ class Attention(DotProductAttention):
         pairs = length * length
         if (blocks := self._blocks(length)) is not None:
             pairs = blocks.count(length) * blocks.size * blocks.num_keys
-        return self._flops(queries=batch * length, keys=batch * length, pairs=batch * pairs)
+        flops = self._flops(queries=batch * length, keys=batch * length, pairs=batch * pairs)
+        if (positions := self._query_positions) is None:
+            return flops
+        if blocks is None:
+            return flops + positions.flops(shape)
+        rows = (batch * blocks.count(length), blocks.size, self.p.dim)
+        return flops + positions.flops(rows, memory_length=blocks.num_keys)
 
     @property
     def _changes_queries_in_float32(self) -> bool:
         return isinstance(self.positions, Rotary) or super()._changes_queries_in_float32
 
-    def _project(
-        self, x: tf.Tensor, position_ids: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    @property
+    def _query_positions(self) -> AttentionPositions | None:
+        """The position encoding if its bias depends on the queries, else None."""
+        positions = self.positions
+        return None if positions is None or not positions.reads_queries else positions
+
+    def _project(self, x: tf.Tensor, position_ids: tf.Tensor) -> Heads:
         """Projects x [B, T, D] to queries, keys and values, [B, T, heads, H] each.
 
         Queries and keys are rotated by `position_ids`, int32 [B or 1, T], if `positions` rotates.
@@ -135,15 +166,29 @@ class Attention(DotProductAttention):
             query, key = self.query_norm(query), self.key_norm(key)
         if self.positions is not None:
             query, key = self.positions.rotate([query, key], position_ids)
+        by_position = None
+        if (positions := self._query_positions) is not None:
+            query, by_position = positions.split_queries(query)
         query, key = self.operands("logits", query=query, key=key)
         (value,) = self.operands("averages", value=value)
-        return query, key, value
+        return Heads(query, key, value, by_position)
 
     def _bias(
-        self, query_positions: tf.Tensor, key_positions: tf.Tensor, table: tf.Tensor | None
+        self,
+        query_positions: tf.Tensor,
+        key_positions: tf.Tensor,
+        table: tf.Tensor | None,
+        by_position: tf.Tensor | None = None,
     ) -> tf.Tensor | None:
+        """Returns the bias of the logits, float32 [B or 1, N, T, S]; None: no bias.
+
+        `by_position`, [B, N, T, H], are the queries of a bias that reads them.
+        """
         if self.positions is None:
             return None
+        if by_position is not None:
+            query = self._scale_query(by_position)
+            return self.positions.query_bias(query, query_positions, key_positions)
         return self.positions.bias(query_positions, key_positions, table)
 
     def _bias_positions(self, indices: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
@@ -199,14 +244,15 @@ class Attention(DotProductAttention):
     def _logits(self, indices: tf.Tensor, inputs: CallInputs) -> Logits:
         """Returns the call's mask and bias in the form that `attend_blockwise` takes."""
         call, band = context.current(), band_of(self.mask)
-        positions = self._bias_positions(indices, inputs)
-        tensors = {"index": indices, "position": positions, "segment": inputs.segments}
+        places = self._bias_positions(indices, inputs)
+        tensors = {"index": indices, "position": places, "segment": inputs.segments}
         tensors = {name: x for name, x in tensors.items() if x is not None}
         key_inputs, weights = dict(tensors), {}
         if inputs.prefix is not None:
             key_inputs["prefix"] = inputs.prefix
-        if self.positions is not None:
-            weights = {"layer": dict(call.of([self.positions])["weights"])}
+        positions = None if self._query_positions is not None else self.positions
+        if positions is not None:
+            weights = {"layer": dict(call.of([positions])["weights"])}
             if inputs.position_table is not None:
                 weights["table"] = inputs.position_table
 
@@ -223,25 +269,41 @@ class Attention(DotProductAttention):
         return Logits(
             band=Band() if band is None else band,
             mask=mask,
-            bias=None if self.positions is None else bias,
+            bias=None if positions is None else bias,
             weights=weights,
             query_inputs=tensors,
             key_inputs=key_inputs,
         )
 
+    def _attend_by_tiles(self, heads: Heads, indices: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
+        """Returns the averages of values, [B, T, N, H], computed block by block of the logits.
+
+        `heads` have the layout [B, heads, T, H]. A bias that reads queries becomes further features
+        of queries and keys.
+        """
+        query, key, value, by_position = heads
+        features, positions = None, self._query_positions
+        if positions is not None and by_position is not None:
+            places = self._bias_positions(indices, inputs)
+            features = (
+                positions.query_features(self._scale_query(by_position), places),
+                positions.key_features(places) * tf.ones_like(key[:, :, :, :1]),
+            )
+        logits = self._logits(indices, inputs)
+        return self._attend_blockwise(query, key, value, logits=logits, features=features)
+
     def _attend_in_blocks(
         self,
         blocks: Blocks,
-        heads: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
+        heads: Heads,
         indices: tf.Tensor,
         inputs: CallInputs,
     ) -> tf.Tensor:
         """Attends in a batch of B * M blocks, each with only the keys that its window can see.
 
-        `heads` are queries, keys and values, [B, T, heads, H]. Returns the averages of values,
-        [B, T, N, H].
+        `heads` have the layout [B, T, heads, H]. Returns the averages of values, [B, T, N, H].
         """
-        query, key, value = heads
+        query, key, value, by_position = heads
         length: Any = query.shape[1]
         split, split_keys = blocks.split, blocks.split_with_neighbors
         zeros = tf.zeros_like(query[:, :1, 0, 0], tf.int32)  # [B, 1]
@@ -250,12 +312,20 @@ class Attention(DotProductAttention):
         mask = self.mask.sees(split(indices), split_keys(indices))
         if inputs.segments is not None:
             mask = within_documents(mask, split(inputs.segments), split_keys(inputs.segments))
+        positions, table = (split(position_ids), split_keys(position_ids)), inputs.position_table
+        if by_position is not None:
+            by_position = swap_heads(split(by_position))
+            if self.mask.has_consecutive_ids:  # distances are the same in all blocks
+                first = blocks.size if blocks.before else 0
+                places = np.arange(blocks.num_keys, dtype=np.int32)[None]
+                ids = tf.constant(places[:, first : first + blocks.size]), tf.constant(places)
+                positions = ids
         averages = self._attend(
             swap_heads(split(query)),
             swap_heads(split_keys(key)),
             swap_heads(split_keys(value)),
             mask=mask,
-            bias=self._bias(split(position_ids), split_keys(position_ids), inputs.position_table),
+            bias=self._bias(*positions, table, by_position),
             num_blocks=blocks.count(length),
         )
         return blocks.join(averages, length)

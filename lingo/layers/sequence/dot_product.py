@@ -240,17 +240,27 @@ class DotProductAttention(Layer, interface=True):
         return self.p.blockwise or num_queries * num_keys > _MAX_WHOLE_LENGTH**2
 
     def _attend_blockwise(
-        self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, *, logits: Logits
+        self,
+        query: tf.Tensor,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        *,
+        logits: Logits,
+        features: tuple[tf.Tensor, tf.Tensor] | None = None,
     ) -> tf.Tensor:
         """Returns the attention's averages of values, [B, T, N, H], computed block by block.
 
-        Arguments are as for `attend_blockwise`.
+        Arguments are as for `attend_blockwise`. `features` are further features of queries,
+        [B, N, T, F], which are scaled already, and of keys, [B, K, S, F].
         """
+        query = self._scale_query(query)
+        if features is not None:
+            query, key = (tf.concat(p, -1) for p in zip((query, key), features, strict=True))
         key, value = (
             annotate(x, "batch", self._num_heads("key")[1], None, None) for x in (key, value)
         )
         averages = attend_blockwise(
-            annotate(self._scale_query(query), "batch", "heads", None, None),
+            annotate(query, "batch", "heads", None, None),
             key,
             value,
             logits=logits._replace(logit_cap=self.p.logit_cap),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,8 +29,13 @@ from lingo.ops.lookup import lookup
 class AttentionPositions(Layer, interface=True):
     """A position encoding in attention: rotates queries and keys, or adds a bias to the logits.
 
-    A subclass defines `rotate` or `bias`; by default both have no effect.
+    A subclass defines `rotate` or `bias`; by default both have no effect. A subclass whose bias
+    depends on the queries sets `reads_queries` and defines `split_queries`, `query_bias`,
+    `query_features` and `key_features` instead of `bias`.
     """
+
+    reads_queries: ClassVar[bool] = False
+    """Whether the bias depends on the queries; then `query_bias` replaces `bias`."""
 
     def rotate(self, heads: Sequence[tf.Tensor], position_ids: tf.Tensor) -> list[tf.Tensor]:
         """Returns queries and keys rotated by angles that depend on their positions.
@@ -50,6 +55,34 @@ class AttentionPositions(Layer, interface=True):
                 model passes to all layers that share it.
         """
         return None
+
+    def split_queries(self, query: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the queries that meet keys, and the queries that `query_bias` reads.
+
+        `query` and both results are [B, T, N, H], any float type.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no split_queries")
+
+    def query_bias(
+        self, query: tf.Tensor, query_positions: tf.Tensor, key_positions: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns the bias that is added to the logits, float32 [B, N, T, S].
+
+        `query`, [B, N, T, H] of the layer's dtype, is the second result of `split_queries`, times
+        the scale of the logits. Positions are as for `bias`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no query_bias")
+
+    def query_features(self, query: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        """Returns features of queries, [B, N, T, F]; times those of keys they are `query_bias`.
+
+        Arguments are as for `query_bias`. Attention by blocks of logits needs this form.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no query_features")
+
+    def key_features(self, positions: tf.Tensor) -> tf.Tensor:
+        """Returns features of keys at `positions`, [B or 1, 1, S, F]; int32 [B or 1, S]."""
+        raise NotImplementedError(f"{type(self).__name__} has no key_features")
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         return []
@@ -184,7 +217,7 @@ class RelativeBias(AttentionPositions):
         nearest = -farthest if self.p.bidirectional else 0
         # heads come first, as a TPU pads the last axis of a tensor to 128 elements
         by_head, buckets = tf.transpose(table), self._buckets()
-        queries, keys = map(_consecutive, (query_positions, key_positions))
+        queries, keys = map(consecutive, (query_positions, key_positions))
         if queries is not None and keys is not None:
             distances = np.arange(queries[-1] - keys[0], queries[0] - keys[-1] - 1, -1)
             buckets = buckets[np.clip(distances, nearest, farthest) - nearest]
@@ -206,7 +239,7 @@ class RelativeBias(AttentionPositions):
         return np.concatenate([half + past[:0:-1], past])
 
 
-def _consecutive(positions: Any) -> np.ndarray | None:
+def consecutive(positions: Any) -> np.ndarray | None:
     """Returns positions as int32 [T] if they are constants and consecutive; else None.
 
     They must be the same for all examples, [1, T].

@@ -38,6 +38,8 @@ class Moments(NamedTuple):
 
     mean: tf.Tensor  # [G, C]
     variance: tf.Tensor  # [G, C], the mean square of deviations from the mean
+    # [G], the number of positions of this call that count; None: all examples count equally
+    count: tf.Tensor | None = None
 
 
 class BatchNorm(Norm):
@@ -57,6 +59,10 @@ class BatchNorm(Norm):
     batches' means. `moving_moment="variance"` keeps the average of the groups' variances, as Keras
     and PyTorch do, so that their weights can be read and written bit for bit; it is as exact as the
     groups are. (PyTorch's variance divides by one less than the number of values.)
+
+    With a `mask`, such as the frames of recordings that are no padding, only positions where it is
+    true count. They have equal weights in a group, and in the moving averages of a step, however
+    the batch is split.
 
     If gamma and beta are frozen (`Frozen`), the layer uses its moving averages in training, too,
     and does not update them, so that a frozen layer always computes the same function. With
@@ -82,6 +88,7 @@ class BatchNorm(Norm):
     adapts_if_frozen: bool = False
 
     takes_scale = True
+    takes_mask = True
     positionwise = True
 
     def check(self) -> None:
@@ -98,8 +105,12 @@ class BatchNorm(Norm):
         second = f"moving_{self.p.moving_moment}"
         setattr(self, second, self.state(second, shape, decay=decay, init=ONES))
 
-    def __call__(self, x: tf.Tensor, *, scale: tf.Tensor | None = None) -> tf.Tensor:
+    def __call__(
+        self, x: tf.Tensor, *, scale: tf.Tensor | None = None, mask: tf.Tensor | None = None
+    ) -> tf.Tensor:
         """Normalizes each channel of x, [B, ..., C], any float type; statistics are float32.
+
+        `mask`, bool [B, ...], is true at positions that count in training; None: all positions.
 
         `scale`, float32 [C], is given if x consists of integers times `scale`. Outside training,
         the constant that is added to x is then rounded to an integer times `scale`, since 8-bit
@@ -110,7 +121,11 @@ class BatchNorm(Norm):
         x = tf.cast(x, tf.float32)
         if context.current().training and not self.is_fixed():
             groups = self._group(x)
-            y, moments = (self._by_kernel if _has_kernel(groups) else self._by_formula)(x, groups)
+            if mask is not None:
+                y, moments = self._by_masked_formula(x, groups, mask)
+            else:
+                normalize = self._by_kernel if _has_kernel(groups) else self._by_formula
+                y, moments = normalize(x, groups)
             self._update_averages(groups, moments)
         else:
             mean, variance = self.moving_mean, self._moving_variance()
@@ -193,16 +208,48 @@ class BatchNorm(Norm):
         moments = (tf.reshape(value, [-1, self.p.dim]) for value in (mean, variance))
         return tf.reshape(y, [batch, *rest]), Moments(*moments)
 
+    def _by_masked_formula(
+        self, x: tf.Tensor, groups: Groups, mask: tf.Tensor
+    ) -> tuple[tf.Tensor, Moments]:
+        """Returns x normalized like `_by_formula`, by moments of the positions in `mask`."""
+        batch, *rest = sizes_of(x)
+        grouped = tf.reshape(x, [-1, groups.size, *rest])
+        counts = tf.reshape(tf.cast(mask, tf.float32), [-1, groups.size, *rest[:-1], 1])
+        axes = list(range(1, len(x.shape)))
+        count = tf.reduce_sum(counts, axes, keepdims=True)  # [G, 1, ..., 1]
+        divisor = tf.maximum(count, 1.0)  # a group of padding has the mean 0
+        mean = tf.reduce_sum(grouped * counts, axes, keepdims=True) / divisor
+        deviation = grouped - mean
+        variance = tf.reduce_sum(tf.square(deviation) * counts, axes, keepdims=True) / divisor
+        replicas = context.current().replicas
+        if replicas is not None and groups.shared_by > 1:
+            # combines the moments of unequal parts of a group (Chan et al. 1979)
+            local = tf.stack([mean, variance, count + tf.zeros_like(mean)])
+            parts = replicas.gather_neighbours(local, groups.shared_by)
+            means, variances, sizes = tf.unstack(parts, axis=1)
+            shares = sizes / tf.maximum(tf.reduce_sum(sizes, axis=0), 1.0)
+            mean = tf.reduce_sum(shares * means, axis=0)
+            variance = tf.reduce_sum(shares * (variances + tf.square(means - mean)), axis=0)
+            deviation = grouped - mean
+        y = deviation * (tf.math.rsqrt(variance + self.p.epsilon) * self.gamma) + self.beta
+        mean, variance = (tf.reshape(value, [-1, self.p.dim]) for value in (mean, variance))
+        moments = Moments(mean, variance, tf.reshape(count, [-1]))
+        return tf.reshape(y, [batch, *rest]), moments
+
     def _update_averages(self, groups: Groups, moments: Moments) -> None:
         """Adds E[x], and E[x^2] or the variance, over the call's examples to the moving averages.
 
-        The weight is the number of examples.
+        The weight is the number of examples, or of the positions that count.
         """
         second = moments.variance
         if self.p.moving_moment == "mean_square":
             second += tf.square(moments.mean)
         names = ("moving_mean", f"moving_{self.p.moving_moment}")
         for name, value in zip(names, (moments.mean, second), strict=True):
+            if moments.count is not None:
+                total = tf.reduce_sum(moments.count[:, None] * value, axis=0)
+                self.batch_statistic(name, total, tf.reduce_sum(moments.count))
+                continue
             total = tf.cast(groups.size, tf.float32) * tf.reduce_sum(value, axis=0)
             self.batch_statistic(name, total, groups.count * groups.size)
 

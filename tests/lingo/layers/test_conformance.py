@@ -166,6 +166,21 @@ SCENES = {
 }
 FINGERPRINTS = np.array([[[3, 5], [-1, -1]], [[-1, -1], [4, 2]]], "i")
 ROWS = {"numbers": floats(B, T), "categories": FINGERPRINTS}
+CAUSAL_CONV = smooth(
+    models.ConformerConv.params(
+        kernel=2, is_causal=True, norm=nn.BatchNorm.params(statistics_over=1)
+    )
+)
+CONFORMER = models.ConformerLayer.params(
+    attention=ATTENTION.copy().set(positions=nn.TransformerXl),
+    conv=CAUSAL_CONV,
+    norm=nn.LayerNorm.params(epsilon=0.1),
+    dropout_rate=0.2,
+)
+SPEECH = {
+    "x": floats(B, 9, 6),
+    "segments": np.array([[1] * 9, [1] * 6 + [0] * 3], "i"),
+}
 HEAD_INPUTS = {"x": floats(B, T, D), "embedding": floats(7, D)}
 
 CASES: dict[type[Layer], Case] = {
@@ -201,6 +216,20 @@ CASES: dict[type[Layer], Case] = {
     nn.Conv2D: Case(nn.Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
     nn.Conv3D: Case(
         nn.Conv3D.params(dim=D, output_dim=4, kernel=(3, 2, 1), stride=2, use_bias=True), VOLUMES
+    ),
+    models.ConformerConv: stacked(CAUSAL_CONV.copy().set(dim=D)),
+    models.ConformerEncoder: Case(
+        models.ConformerEncoder.params(
+            dim=6, output_dim=D, stack=Stack.params(layer=CONFORMER), dropout_rate=0.2
+        ),
+        SPEECH,
+    ),
+    models.ConformerLayer: stacked(CONFORMER.copy().set(dim=D)),
+    models.ConvSubsampling: Case(
+        models.ConvSubsampling.params(
+            dim=6, channels=4, output_dim=5, norm=smooth(nn.BatchNorm.params(statistics_over=1))
+        ),
+        SPEECH,
     ),
     models.ConvNorm3D: Case(models.ConvNorm3D.params(dim=D, output_dim=4), VOLUMES),
     nn.UpConv3D: Case(nn.UpConv3D.params(dim=D, output_dim=4), VOLUMES),
@@ -243,6 +272,9 @@ CASES: dict[type[Layer], Case] = {
     nn.CrossAttention: Case(
         nn.CrossAttention.params(dim=D, num_heads=2, memory_dim=5),
         {"x": floats(B, T, D), "memory": floats(B, 4, 5)},
+    ),
+    nn.DepthwiseConv1D: stacked(
+        nn.DepthwiseConv1D.params(dim=D, kernel=2, is_causal=True, use_bias=True)
     ),
     nn.DepthwiseConv2D: Case(
         nn.DepthwiseConv2D.params(dim=D, multiplier=2, stride=2, use_bias=True), IMAGES
@@ -446,6 +478,16 @@ CASES: dict[type[Layer], Case] = {
     nn.TiedHead: Case(nn.TiedHead.params(dim=D, vocab_size=7), HEAD_INPUTS),
     nn.TopNRouter: routed(nn.TopNRouter, num_choices=3),
     nn.TransformerLayer: stacked(TRANSFORMER),
+    nn.TransformerXl: Case(
+        nn.TransformerXl.params(dim=D, num_heads=2, head_dim=4),
+        {
+            "query_positions": POSITIONS[:1],
+            "key_positions": POSITIONS[:1],
+            "query": floats(B, 2, T, 4),
+        },
+        method="query_bias",
+        frozen="bias_",
+    ),
     nn.TransposedConv2D: Case(
         nn.TransposedConv2D.params(dim=D, output_dim=4, use_bias=True), IMAGES
     ),
@@ -487,7 +529,41 @@ FORMS: dict[str, Case] = {
     "Conv2D, dilated": Case(nn.Conv2D.params(dim=D, output_dim=4, dilation=2), IMAGES),
     "Attention, grouped": stacked(GROUPED.copy().set(dim=D)),
     "Attention, blockwise": stacked(GROUPED.copy().set(dim=D, blockwise=True)),
+    "Attention, Transformer-XL": stacked(
+        ATTENTION.copy().set(dim=D, positions=nn.TransformerXl, mask=nn.Causal)
+    ),
     "Attention, in blocks": Case(WINDOW, {"x": floats(B, 5, D)}, stackable=True),
+    "BatchNorm, masked": Case(
+        nn.BatchNorm.params(dim=D, statistics_over=2),
+        {"x": floats(B, T, D), "mask": TOKENS["segments"] > 0},
+    ),
+    "DepthwiseConv1D, dilated": Case(
+        nn.DepthwiseConv1D.params(dim=D, multiplier=2, dilation=2), {"x": floats(B, 5, D)}
+    ),
+    "GroupNorm, cumulative": stacked(
+        # the first position has the variance of two channels
+        nn.GroupNorm.params(dim=D, num_groups=2, is_cumulative=True, epsilon=0.1)
+    ),
+    "GroupNorm, masked": Case(
+        nn.GroupNorm.params(dim=D, num_groups=2),
+        {"x": floats(B, T, D), "mask": TOKENS["segments"] > 0},
+    ),
+    "ConformerLayer, in full": Case(
+        models.ConformerLayer.params(
+            dim=D,
+            attention=nn.Attention.params(
+                num_heads=2, mask=nn.Bidirectional, positions=nn.TransformerXl
+            ),
+            conv=models.ConformerConv.params(
+                kernel=4, norm=nn.GroupNorm.params(num_groups=2, epsilon=0.1)
+            ),
+            order="conv_before_mhsa",
+        ),
+        {"x": floats(B, T, D), "segments": np.array([[1, 1, 1], [1, 1, 0]], "i")},
+    ),
+    "ConvSubsampling, VALID": Case(
+        models.ConvSubsampling.params(dim=7, channels=4, padding="VALID"), {"x": floats(B, 9, 7)}
+    ),
     "EncoderDecoder, scanned": Case(
         PAIRS.copy().set(
             vocab_size=7,

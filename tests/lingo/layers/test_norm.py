@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
+from lingo.config.params import ParamError
 from lingo.layers import GroupNorm, Layer
 from lingo.layers.context import apply
 from lingo.layers.initial import ZEROS
@@ -119,3 +120,29 @@ def test_statistics_are_float32_while_the_result_is_bfloat16(params, x, draw):
     exact = apply(params.build(), draw(layer), tf.cast(small, tf.float32))[0]
     assert y.dtype == tf.bfloat16
     np.testing.assert_array_equal(y, tf.cast(exact, tf.bfloat16))
+
+
+FRAMES = np.random.default_rng(1).normal(1.0, 2.0, [2, 5, 6]).astype(np.float32)
+
+
+def test_a_mask_leaves_padding_out_of_the_statistics_of_groups(draw) -> None:
+    layer = group_norm(num_groups=3)
+    weights, mask = draw(layer), np.arange(5) < np.array([[3], [5]])
+    y = apply(layer, weights, FRAMES, mask=mask)[0]
+    alone = apply(layer, weights, FRAMES[:1, :3])[0]
+    np.testing.assert_allclose(y[:1, :3], alone, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(y[1:], apply(layer, weights, FRAMES[1:])[0], rtol=1e-5, atol=1e-6)
+
+
+def test_cumulative_statistics_are_those_of_the_positions_so_far(draw) -> None:
+    layer, weights = group_norm(num_groups=3, is_cumulative=True), draw(group_norm(num_groups=3))
+    y = apply(layer, weights, FRAMES)[0]
+    for length in range(1, 6):
+        whole = apply(group_norm(num_groups=3), weights, FRAMES[:, :length])[0]
+        np.testing.assert_allclose(y[:, length - 1], whole[:, -1], rtol=1e-4, atol=1e-5)
+
+
+def test_cumulative_statistics_of_images_are_refused(draw) -> None:
+    layer = group_norm(num_groups=3, is_cumulative=True)
+    with pytest.raises(ParamError, match=r"is_cumulative=True is for sequences \[B, T, C\]"):
+        apply(layer, draw(layer), IMAGES)

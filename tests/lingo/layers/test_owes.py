@@ -32,7 +32,7 @@ from tests.lingo.runtimes.mesh.test_split_images import LAYERS, VOLUME_LAYERS
 IMAGE_DIMS = (4, 5)  # of a batch of images, and of volumes
 SPLIT_IMAGES = {params.cls for params in (*LAYERS.values(), *VOLUME_LAYERS.values())}
 SPLIT_SEQUENCES = {
-    type(layer) for made, mesh in MODELS if mesh == "sequence" for layer in made().build().tree()
+    type(layer) for made, mesh in MODELS if "sequence" in mesh for layer in made().build().tree()
 }
 
 PARTS = "the layers inside say it all"
@@ -134,6 +134,7 @@ DUTIES: dict[str, Duty] = {
                     *(Chain, Repeat, Stack, nn.Pipeline, nn.PipelinedChain),
                     *(Bert, LanguageModel, EncoderDecoder, Mlp),
                     *(RecurrentEncoder, AttentionDecoder),
+                    *(models.ConformerEncoder, models.ConformerLayer),
                 ),
                 PARTS,
             ),

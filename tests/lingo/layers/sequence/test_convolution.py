@@ -8,7 +8,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers import Conv1D
+from lingo.layers import Conv1D, DepthwiseConv1D
 from lingo.layers.context import apply
 
 OVER_LENGTHS = pytest.mark.parametrize("length", [9, 10])
@@ -75,3 +75,45 @@ def test_strides_of_single_positions_have_the_right_gradient():
     rows = x[:, ::2].reshape(-1, 4)
     expected = rows.T @ np.cos(rows @ w.numpy()[0])
     np.testing.assert_allclose(tape.gradient(loss, w)[0], expected, rtol=0, atol=1e-3)
+
+
+# ---- each channel by itself ----------------------------------------------------------------------
+
+X = np.random.default_rng(0).normal(size=[2, 9, 3]).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("fields", "padding"),
+    [
+        ({"kernel": 4}, "same"),
+        ({"kernel": 3, "stride": 2}, "same"),
+        ({"kernel": 3, "padding": "VALID"}, "valid"),
+        ({"kernel": 2, "dilation": 3}, "same"),
+        ({"kernel": 4, "is_causal": True}, "causal"),
+        ({"kernel": 2, "dilation": 3, "is_causal": True}, "causal"),
+    ],
+)
+def test_a_depthwise_convolution_equals_that_of_numpy(fields, padding, draw):
+    layer = DepthwiseConv1D.params(dim=3, multiplier=2, use_bias=True, **fields).build()
+    weights = draw(layer)
+    kernel, step, gap = fields["kernel"], fields.get("stride", 1), fields.get("dilation", 1)
+    extent = (kernel - 1) * gap
+    total = max(((9 - 1) // step) * step + extent + 1 - 9, 0)
+    before = {"same": total // 2, "valid": 0, "causal": extent}[padding]
+    after = {"same": total - total // 2, "valid": 0, "causal": 0}[padding]
+    x = np.pad(X, [(0, 0), (before, after), (0, 0)])
+    starts = range(0, x.shape[1] - extent, step)
+    w = np.asarray(weights["w"])
+    taps = [[x[:, s + i * gap, :, None] * w[i] for i in range(kernel)] for s in starts]
+    expected = np.stack([np.sum(t, 0).reshape(2, 6) for t in taps], 1) + weights["b"]
+    y = apply(layer, weights, X)[0]
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    assert layer.output_shape(X.shape) == y.shape
+
+
+def test_a_causal_convolution_has_no_stride_and_others_have_no_steps(draw) -> None:
+    with pytest.raises(ParamError, match=r"stride=2 with is_causal=True"):
+        DepthwiseConv1D.params(dim=3, stride=2, is_causal=True).build()
+    layer = DepthwiseConv1D.params(dim=3).build()
+    with pytest.raises(ValueError, match=r"reads later positions.*take is_causal=True"):
+        apply(layer, draw(layer), X, 0, method="step")

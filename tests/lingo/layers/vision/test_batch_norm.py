@@ -209,3 +209,82 @@ def test_a_batch_of_unknown_size_is_normalized_by_the_formula(draw: Callable) ->
     graph = tf.function(lambda x: apply(layer, weights, x, call=TRAINING)[0], [spec])
     expected = apply(layer, weights, X, call=TRAINING)[0]
     np.testing.assert_allclose(graph(X), expected, rtol=1e-5, atol=1e-5)
+
+
+# ---- statistics of some positions ----------------------------------------------------------------
+
+FRAMES = X[:, :, 0]  # [8, 4, 3]
+LENGTHS = np.array([4, 2, 1, 4, 3, 0, 2, 1])
+MASK = np.arange(4) < LENGTHS[:, None]
+
+
+def test_with_a_mask_statistics_are_those_of_its_positions_alone(draw: Callable) -> None:
+    layer = batch_norm()
+    weights = draw(layer)
+    y, sides = apply(layer, weights, FRAMES, mask=MASK, call=TRAINING)
+    alone, expected = apply(layer, weights, FRAMES[MASK], call=TRAINING)
+    np.testing.assert_allclose(y.numpy()[MASK], alone, rtol=1e-5, atol=1e-6)
+    after, wanted = stepped(layer, sides), stepped(layer, expected)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(after[name], value, rtol=1e-5)
+    other = np.where(MASK[..., None], FRAMES, 1e6).astype("f")
+    changed, _ = apply(layer, weights, other, mask=MASK, call=TRAINING)
+    np.testing.assert_array_equal(changed.numpy()[MASK], y.numpy()[MASK])
+
+
+@pytest.mark.parametrize("sizes", [[2, 6], [2, 4, 2]])
+def test_with_a_mask_parts_of_a_batch_leave_the_statistics_of_the_whole(
+    sizes: list[int], draw: Callable
+) -> None:
+    layer = batch_norm(statistics_over=2)
+    weights = draw(layer)
+    y, sides = apply(layer, weights, FRAMES, mask=MASK, call=TRAINING)
+    cuts = np.cumsum(sizes)[:-1]
+    parts = [
+        apply(layer, weights, x, mask=mask, call=TRAINING)
+        for x, mask in zip(np.split(FRAMES, cuts), np.split(MASK, cuts), strict=True)
+    ]
+    np.testing.assert_allclose(tf.concat([part for part, _ in parts], 0), y, rtol=1e-5, atol=1e-6)
+    whole = stepped(layer, sides)
+    for name, value in stepped(layer, *(part for _, part in parts)).items():
+        np.testing.assert_allclose(value, whole[name], rtol=1e-6)
+
+
+class Neighbours:
+    """Replicas that are computed in turn: first to note what each sends, then with all of it."""
+
+    def __init__(self) -> None:
+        self.sent: list[tf.Tensor] = []
+        self.is_complete = False
+
+    def gather_neighbours(self, x: tf.Tensor, num: int) -> tf.Tensor:
+        if self.is_complete:
+            return tf.stack(self.sent)
+        self.sent.append(x)
+        return tf.stack([x] * num)
+
+
+def test_with_a_mask_replicas_share_a_group_of_unequal_parts(draw: Callable) -> None:
+    layer, replicas = batch_norm(statistics_over=8), Neighbours()
+    weights = draw(layer)
+    y, sides = apply(layer, weights, FRAMES, mask=MASK, call=TRAINING)
+
+    def halves() -> list[Any]:
+        call = TRAINING | {"replicas": replicas}
+        pairs = zip(np.split(FRAMES, 2), np.split(MASK, 2), strict=True)
+        return [apply(layer, weights, x, mask=mask, call=call) for x, mask in pairs]
+
+    halves()
+    replicas.is_complete = True
+    parts = halves()
+    np.testing.assert_allclose(tf.concat([part for part, _ in parts], 0), y, rtol=1e-5, atol=1e-6)
+    whole = stepped(layer, sides)
+    for name, value in stepped(layer, *(part for _, part in parts)).items():
+        np.testing.assert_allclose(value, whole[name], rtol=1e-6)
+
+
+def test_a_call_of_padding_alone_changes_no_statistic(draw: Callable) -> None:
+    layer = batch_norm()
+    y, sides = apply(layer, draw(layer), FRAMES, mask=np.zeros_like(MASK), call=TRAINING)
+    assert np.isfinite(y).all()
+    assert sides.batch_statistics["moving_mean"]["weight"] == 0

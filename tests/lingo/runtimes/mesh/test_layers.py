@@ -16,18 +16,20 @@ from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.token_choice import GShardRouter, TopNRouter
 from lingo.layers.norm import LayerNorm, RmsNorm
 from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.mask import LocalWindow
+from lingo.layers.sequence.mask import Causal, LocalWindow
 from lingo.layers.sequence.positions import Alibi, LearnedPositions, RelativeBias, Rotary
 from lingo.layers.sequence.recurrent import Gru, RecurrentLayer
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
+from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.reweighted import Lora, WeightNorm
 from lingo.learner.state import Learner, TrainState, initial_state
 from lingo.mesh.hlo.collectives import collectives
 from lingo.mesh.hlo.module import parse
+from lingo.models.speech.conformer import ConformerLayer
 from lingo.ops import blockwise_attention
 from lingo.ops.blockwise_attention import BlockSize
 from lingo.optim.sgd import Sgd
@@ -88,6 +90,18 @@ def recurrent() -> Params:
     return model(Stack.params(layer=networks, num_layers=2))
 
 
+def conformer() -> Params:
+    """A causal layer, and one of a window, whose convolution reads later frames, too."""
+    layers = [ConformerLayer.params(dropout_rate=0.1, norm=LayerNorm) for _ in range(2)]
+    for layer in layers:
+        layer.attention.num_heads = 2
+        layer.conv.set(kernel=4, norm=BatchNorm.params(statistics_over=B, epsilon=0.1))
+    layers[0].attention.mask = Causal
+    layers[0].conv.is_causal = True
+    layers[1].attention.mask = LocalWindow.params(window=4)
+    return model(Stack.params(layer=layers, num_layers=2))
+
+
 def blocked() -> Params:
     """Two heads share keys, which are attended to by blocks, of several documents."""
     return model(Stack.params(layer=transformer(num_kv_heads=2, dropout_rate=0.1, blockwise=True)))
@@ -120,6 +134,7 @@ MESHES = {
     "whole batch": Mesh.params(data=2, model=2, rules="2d_attempt_1"),
     "update": Mesh.params(data=4, model=2, shard_update=True),
     "sequence": Mesh.params(sequence=2, expert=2, model=2),
+    "data and sequence": Mesh.params(data=2, sequence=4),
     "expert": Mesh.params(expert=8),
     "data and expert": Mesh.params(data=2, expert=4),
     "split experts": Mesh.params(expert=2, model=2, rules="2d_finalized"),
@@ -131,6 +146,7 @@ CASES = [
     *((odd, mesh) for mesh in ("2d", "update", "sequence")),
     (recurrent, "whole batch"),
     (blocked, "sequence"),
+    *((conformer, mesh) for mesh in ("model", "data and sequence")),
     *((experts, mesh) for mesh in ("expert", "split experts", "whole batch of experts")),
     (grouped_experts, "data and expert"),
 ]
