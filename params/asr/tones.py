@@ -13,8 +13,8 @@ from lingo.optim import Adam, Cosine, SequentialSchedule, Warmup
 from params.asr.conformer import conformer
 from tasks.asr.task import CtcRecognition
 
-NUM_STEPS = 300
-WARMUP_STEPS = 50
+NUM_STEPS = 200
+WARMUP_STEPS = 40
 
 
 @experiment(minutes=2)
