@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,6 +94,7 @@ class AudioInput(Bucketed):
                 "cache=True keeps features, but front_end.noise_stddev changes them in each epoch:"
                 " set one of them to its default"
             )
+        self._program = functools.cache(self._make_program)
         self._kept_features: dict[int, np.ndarray] = {}
 
     @property
@@ -188,9 +189,7 @@ class AudioInput(Bucketed):
         numbers = np.array([number])
         keys = random.fold(random.fold(root, numbers >> 32), numbers)
         with tf.device("CPU:0"):
-            args = tf.constant(samples[None]), tf.constant([len(samples)])
-            values = self.front_end(*args, keys=keys).values[0]
-            features = tf.cast(values, tf.float32).numpy()
+            features = self._program()(samples[None], *keys).numpy()
         if self.p.cache:
             self._kept_features[utterance] = features
         return features
@@ -308,6 +307,21 @@ class AudioInput(Bucketed):
             own = slice(plan.rows_before, plan.rows_before + len(plan.pieces))
             rows[own] = [piece.document for piece in plan.pieces]
         return rows
+
+    def _make_program(self) -> Callable[..., Any]:
+        """Returns the program (samples [1, L], key's words [1]) -> features, float32 [T, D].
+
+        A program computes the weights of mel bins once, which take as long as a recording's rest.
+        """
+        words = tf.TensorSpec([1], tf.uint32)
+
+        def compute(samples: tf.Tensor, high: tf.Tensor, low: tf.Tensor) -> tf.Tensor:
+            keys = random.Key(high, low)
+            values = self.front_end(samples, tf.shape(samples)[1:], keys=keys).values
+            return tf.cast(values[0], tf.float32)
+
+        specs = [tf.TensorSpec([1, None], tf.float64), words, words]
+        return tf.function(compute, input_signature=specs, autograph=False)
 
     def _open(self, progress: Progress | None) -> Utterances:
         source = self.source

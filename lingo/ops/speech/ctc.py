@@ -33,9 +33,8 @@ def ctc_losses(
 ) -> CtcLosses:
     """Returns -log p(labels) of each utterance, not divided by its length.
 
-    An utterance whose labels no path gives has loss 0 and no gradient, and `is_feasible` tells it;
-    `tf.nn.ctc_loss` returns a number near 700 for it. That function is not used, because it adds
-    operations with a state to the graph, which a step that can be resumed must not have.
+    An utterance whose labels no path gives has loss 0 and no gradient, and `is_feasible` tells it.
+    `tf.nn.ctc_loss` adds operations with a state, which a step that can be resumed must not have.
 
     Args:
         logits: float [B, T, V], before the softmax.

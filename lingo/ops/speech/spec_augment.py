@@ -252,16 +252,14 @@ def random_mask(
     limit = tf.constant(float(max_width)) if max_width else bound
     width = tf.cast(random.uniform(random.fold(keys, 0), count) * limit, tf.int32)
     width = tf.minimum(width, tf.maximum(tf.cast(bound, tf.int32), 1))
-    room = tf.cast(length - width + 1, tf.float32)
-    start = tf.cast(random.uniform(random.fold(keys, 1), count) * room, tf.int32)
+    share, room = random.uniform(random.fold(keys, 1), count), length - width + 1
     # A product of float32 may round up to the whole room.
-    start = tf.minimum(start, length - width)
+    start = tf.minimum(tf.cast(share * tf.cast(room, tf.float32), tf.int32), room - 1)
     if masks_per_position:
         wanted = masks_per_position * tf.cast(length, tf.float32)
         width = tf.where(tf.range(count, dtype=tf.float32) < wanted, width, 0)
-    at = tf.range(size)
-    inside = (at >= start[..., None]) & (at < (start + width)[..., None])
-    return tf.reduce_any(inside, axis=1)
+    start, stop, at = start[:, :, None], (start + width)[:, :, None], tf.range(size)
+    return tf.reduce_any((at >= start) & (at < stop), axis=1)
 
 
 def warp_points(

@@ -70,15 +70,32 @@ def transducer_losses(
 def scores_of_logits(logits: tf.Tensor, labels: tf.Tensor) -> TransducerScores:
     """Returns the scores of nodes from all logits, float [B, T, N, V]; labels are int32 [B, U].
 
-    The gradient takes several times the memory of the logits; `transducer_scores` does not.
+    Logits and gradient take several times the memory of the logits; `transducer_scores` avoids it.
 
     >>> scores = scores_of_logits(tf.zeros([1, 2, 2, 4]), tf.constant([[3]]))
     >>> scores.blank.shape.as_list(), scores.label.numpy().round(2)[0, 0].tolist()
     ([1, 2, 2], [-1.3899999856948853, -1.3899999856948853])
     """
-    by_frame = swap_leading_axes(tf.cast(logits, tf.float32))
-    blank, label = _node_scores(by_frame, _next_labels(labels))
-    return TransducerScores(swap_leading_axes(blank), swap_leading_axes(label))
+    following = _next_labels(labels)[:, None]
+    classes = tf.range(size_of(logits, 3))
+    is_label = classes == following[:, :, :, None]
+
+    @tf.custom_gradient
+    def scores(logits: tf.Tensor) -> Any:
+        values = tf.cast(logits, tf.float32)
+        total = tf.reduce_logsumexp(values, axis=-1)
+        label = tf.reduce_sum(tf.where(is_label, values, 0.0), axis=-1)
+
+        def gradient(to_blank: tf.Tensor, to_label: tf.Tensor) -> tf.Tensor:
+            both = to_blank + to_label
+            share = tf.exp(tf.cast(logits, tf.float32) - total[:, :, :, None])
+            own = tf.where(classes == BLANK, to_blank[:, :, :, None], 0.0)
+            own += tf.where(is_label, to_label[:, :, :, None], 0.0)
+            return tf.cast(own - share * both[:, :, :, None], logits.dtype)
+
+        return (tf.gather(values, BLANK, axis=-1) - total, label - total), gradient
+
+    return TransducerScores(*scores(logits))
 
 
 def transducer_scores(
@@ -121,11 +138,10 @@ def _next_labels(labels: tf.Tensor) -> tf.Tensor:
 
 
 def _node_scores(logits: tf.Tensor, following: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the scores of blanks and labels, [..., B, N], of logits [..., B, N, V]."""
+    """Returns the scores of blanks and labels, [B, N], of one frame's logits [B, N, V]."""
     total = tf.reduce_logsumexp(logits, axis=-1)
-    hot = tf.one_hot(following, size_of(logits, len(logits.shape) - 1), dtype=logits.dtype)
-    label = tf.einsum("...bnv,bnv->...bn", logits, hot)
-    return tf.gather(logits, BLANK, axis=-1) - total, label - total
+    label = tf.gather(logits, following, axis=2, batch_dims=2)
+    return logits[:, :, BLANK] - total, label - total
 
 
 # ---- the lattice, by diagonals -----------------------------------------------------------------
