@@ -38,6 +38,7 @@ from lingo.layers.quantization.schedule import (
     FakeQuantizationSchedule,
     LinearClippingCapSchedule,
 )
+from lingo.layers.sequence.additive_attention import AdditiveAttention
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.convolution import Conv1D, DepthwiseConv1D
 from lingo.layers.sequence.cross_attention import CrossAttention
@@ -49,7 +50,7 @@ from lingo.layers.sequence.positions import (
     Rotary,
     SinusoidPositions,
 )
-from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
+from lingo.layers.sequence.recurrent import BidirectionalRecurrent, Gru, Lstm, RecurrentLayer
 from lingo.layers.sequence.rotary_scaling import (
     LinearScaling,
     Llama3Scaling,
@@ -95,11 +96,13 @@ from lingo.layers.wrap.wrapper import Wrapper
 
 __all__ = [
     "NO_INPUTS",
+    "AdditiveAttention",
     "Alibi",
     "Attention",
     "AveragePool",
     "BatchNorm",
     "Bidirectional",
+    "BidirectionalRecurrent",
     "Bucketize",
     "CallInputs",
     "Causal",

@@ -18,7 +18,9 @@ from lingo.models.image.relu_conv_norm import FactorizedReduction, ReluConvNorm,
 from lingo.models.image.resnet import BasicBlock, BottleneckBlock
 from lingo.models.image.unet import ConvNorm3D, UNet3D
 from lingo.models.speech.conformer import ConformerConv, ConformerEncoder, ConformerLayer
+from lingo.models.speech.las import LasDecoder, LasEncoder
 from lingo.models.speech.subsampling import ConvSubsampling
+from lingo.models.speech.transducer import JointNetwork, PredictionNetwork
 
 __all__ = [
     "AmoebaNetHead",
@@ -36,9 +38,13 @@ __all__ = [
     "ConvSubsampling",
     "ExtraMap",
     "FactorizedReduction",
+    "JointNetwork",
+    "LasDecoder",
+    "LasEncoder",
     "MBConv",
     "NormalCell",
     "NormalCellB",
+    "PredictionNetwork",
     "ReductionCell",
     "ReductionCellB",
     "ReluConvNorm",

@@ -26,6 +26,7 @@ def attend(
     mask: tf.Tensor | None = None,
     bias: tf.Tensor | None = None,
     logit_cap: float | None = None,
+    hiding_term: float | None = None,
     dropout: Callable[[tf.Tensor], tf.Tensor] | None = None,
     round_weights: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> tf.Tensor:
@@ -47,6 +48,8 @@ def attend(
             sees every key. A query that sees no key averages all values equally.
         bias: float32, broadcastable to [B, N, T, S], added to the logits.
         logit_cap: C; a logit s becomes C tanh(s / C) before the bias (Gemma Team 2024, sec. 2).
+        hiding_term: a negative number that is added to the logits of keys that a query does not
+            see; None: the least float32, so that their weights are exactly 0.
         dropout: applied to the attention weights, float32 [B, N, T, S]. It may only multiply each
             weight by a factor that does not depend on the weights.
         round_weights: applied to the attention weights before dropout, for example to round them to
@@ -67,7 +70,7 @@ def attend(
     if bias is not None:
         logits += bias
     if mask is not None:  # exact; unlike tf.where on logits, a sum adds nothing to the gradient
-        logits += tf.where(mask, 0.0, tf.float32.min)
+        logits += tf.where(mask, 0.0, tf.float32.min if hiding_term is None else hiding_term)
     return weighted_average(logits, value, dropout=dropout, round_weights=round_weights)
 
 

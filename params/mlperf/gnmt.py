@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Experiment
 from lingo.decode.beam import Beam
-from lingo.layers import Embedding, Lstm, SoftmaxHead
+from lingo.layers import AdditiveAttention, Embedding, Lstm, SoftmaxHead
 from lingo.layers.initial import Uniform
 from lingo.optim import Adam, Piecewise, Warmup
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.trainer.mlperf.run_log import MlperfLog
 from params.mlperf.transformer import evaluation
 from params.mt.wmt14 import pairs
-from tasks.mt.gnmt import NETWORK, AdditiveAttention, AttentionDecoder, RecurrentEncoder
+from tasks.mt.gnmt import NETWORK, AttentionDecoder, RecurrentEncoder
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
 

@@ -19,6 +19,7 @@ VALUES = {
     "output_dim": "128",
     "before_dim": "64",
     "head_dim": "64",
+    "label_dim": "320",
     "num_heads": "8",
     "num_experts": "8",
     "channels": "32",

@@ -40,6 +40,10 @@ ATTENTION_PRODUCTS = (
 softmax, if a wrapper quantizes them. `attend_blockwise` computes with sums of exponentials instead,
 and does not round."""
 
+# In files of 8 bits a hidden logit is this much lower, which makes its weight 1e-7 of an equal
+# logit's. A larger term would leave fewer of the 255 levels to the visible logits.
+_HIDING_TERM = -16.0
+
 _MAX_WHOLE_LENGTH = 2048  # by default, more logits than its square are computed block by block
 
 
@@ -228,6 +232,7 @@ class DotProductAttention(Layer, interface=True):
             mask=None if mask is None else mask[:, None],
             bias=bias,
             logit_cap=self.p.logit_cap,
+            hiding_term=_HIDING_TERM if context.current().constant_ranges else None,
             dropout=partial(self._dropout, num_blocks) if self.p.dropout_rate else None,
             round_weights=weight_rounding(self),
         )

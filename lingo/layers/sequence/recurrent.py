@@ -100,6 +100,15 @@ class Recurrent(Layer, interface=True):
             self.new_cache(name, value)
         return y
 
+    def input_gates(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the contribution of one position's input x, [B, D], to each gate.
+
+        The result is float32 [B, G, H], the argument `gates` of `advance`.
+        """
+        x = tf.cast(x, self.p.dtype)
+        gates = tf.einsum("bd,dgh->bgh", *self.operands("w_input", input=x))
+        return tf.cast(gates, tf.float32) + self.bias
+
     def advance(self, state: State, gates: tf.Tensor) -> State:
         """Returns the state of a position, with the names, shapes and types of `state`.
 
@@ -135,7 +144,7 @@ class Recurrent(Layer, interface=True):
         gates = tf.einsum("btd,dgh->tbgh", *self.operands("w_input", input=x))
         inputs = {"gates": tf.cast(gates, tf.float32) + self.bias}
         if position_ids is not None:
-            begins = tf.transpose(position_ids)[:, :, None] == 0
+            begins = tf.equal(tf.transpose(position_ids)[:, :, None], 0)
             # reversed: a document's last position is before the next beginning, or at the end
             if self.p.is_reversed:
                 begins = tf.pad(begins[1:], [[0, 1], [0, 0], [0, 0]], constant_values=True)
@@ -224,6 +233,50 @@ class Gru(Recurrent):
         reset = tf.sigmoid(reset + by_reset)
         candidate = tf.tanh(candidate + reset * (by_candidate + self.hidden_bias))
         return {"hidden": keep * state["hidden"] + (1.0 - keep) * candidate}
+
+
+class BidirectionalRecurrent(Layer):
+    """Two recurrent networks, of which one reads from the end (Schuster and Paliwal 1997).
+
+    The first H features of the result are the network's that reads from the beginning.
+    """
+
+    dim: int  # width of the input
+    hidden_dim: int | None = None  # H, width of each network; None: dim
+    network: Recurrent = Lstm  # of each direction
+
+    def setup(self) -> None:
+        dim, network = self.p.dim, self.p.network
+        hidden_dim = dim if self.p.hidden_dim is None else self.p.hidden_dim
+        self.forward = network.build(dim=dim, hidden_dim=hidden_dim)
+        self.backward = network.build(dim=dim, hidden_dim=hidden_dim, is_reversed=True)
+
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        """Returns [B, T, 2 H], in the layer's dtype, for x [B, T, D], any float type.
+
+        Both networks begin anew in each document, by `position_ids`, or else by `segments`; so a
+        document is read as if it were alone, and padding changes nothing.
+        """
+        ids = inputs.position_ids
+        if ids is None and inputs.segments is not None:
+            ids = _first_zeros(inputs.segments)
+        documents = CallInputs(position_ids=ids)
+        both = [network(x, inputs=documents) for network in (self.forward, self.backward)]
+        return tf.concat(both, axis=-1)
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for x of shape [B, T, D]."""
+        return (*shape[:-1], self.forward.output_dim + self.backward.output_dim)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        shape = tuple(shape)
+        return self.forward.flops(shape) + self.backward.flops(shape)
+
+
+def _first_zeros(segments: tf.Tensor) -> tf.Tensor:
+    """Returns ids, int32 [B, T], that are 0 where a document begins, and at padding; else 1."""
+    before = tf.pad(segments[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
+    return tf.cast(tf.equal(segments, before) & (segments > 0), tf.int32)
 
 
 class RecurrentLayer(Layer):

@@ -40,7 +40,7 @@ from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
-from tasks.mt.gnmt import AdditiveAttention, AttentionDecoder, RecurrentEncoder
+from tasks.mt.gnmt import AttentionDecoder, RecurrentEncoder
 from tasks.seq2seq.distillation import Distillation
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
@@ -213,6 +213,10 @@ CASES: dict[type[Layer], Case] = {
     nn.AveragePool: Case(nn.AveragePool.params(window=(3, 2)), IMAGES),
     models.BasicBlock: Case(models.BasicBlock.params(dim=D, output_dim=4, stride=2), IMAGES),
     nn.BatchNorm: stacked(nn.BatchNorm.params(dim=D, statistics_over=1)),
+    nn.BidirectionalRecurrent: Case(
+        nn.BidirectionalRecurrent.params(dim=D, hidden_dim=5),
+        {"x": floats(B, T, D), "segments": np.array([[1, 1, 2], [1, 1, 0]], "i")},
+    ),
     Bert: Case(
         BERT.copy().set(vocab_size=7, pooler=None),
         DOCUMENTS | {"types": MASKED["types"]},
@@ -248,8 +252,8 @@ CASES: dict[type[Layer], Case] = {
         VOLUMES,
         num_terms=B * 4 * 3 * 2,  # voxels
     ),
-    AdditiveAttention: Case(
-        AdditiveAttention.params(dim=D, memory_dim=5, hidden_dim=4),
+    nn.AdditiveAttention: Case(
+        nn.AdditiveAttention.params(dim=D, memory_dim=5, hidden_dim=4),
         {"x": floats(B, T, D), "memory": floats(B, 4, 5)},
     ),
     AttentionDecoder: Case(
@@ -377,6 +381,33 @@ CASES: dict[type[Layer], Case] = {
         ),
         {"batch": ROWS | {"targets": floats(B), "weights": np.ones(B, "f")}},
         method="loss",
+    ),
+    models.JointNetwork: Case(
+        models.JointNetwork.params(dim=D, label_dim=5, hidden_dim=4, vocab_size=7),
+        {"x": floats(B, T, D), "labels": floats(B, 4, 5)},
+    ),
+    models.LasDecoder: Case(
+        models.LasDecoder.params(vocab_size=7, dim=D, memory_dim=5, hidden_dim=4),
+        {
+            "tokens": TOKENS["tokens"],
+            "memory": floats(B, 4, 5),
+            "memory_segments": SOURCE["source_segments"],
+        },
+    ),
+    models.LasEncoder: Case(
+        smooth(
+            models.LasEncoder.params(
+                dim=6,
+                hidden_dim=4,
+                num_layers=2,
+                subsampling=models.ConvSubsampling.params(channels=4, use_bias=False),
+            )
+        ),
+        SPEECH,
+    ),
+    models.PredictionNetwork: Case(
+        models.PredictionNetwork.params(vocab_size=7, dim=5, hidden_dim=4, num_layers=2),
+        {"tokens": TOKENS["tokens"]},
     ),
     nn.LayerNorm: stacked(nn.LayerNorm.params(dim=D)),
     nn.LearnedImagePositions: Case(

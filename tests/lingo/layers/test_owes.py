@@ -134,6 +134,8 @@ DUTIES: dict[str, Duty] = {
                     *(Chain, Repeat, Stack, nn.Pipeline, nn.PipelinedChain),
                     *(Bert, LanguageModel, EncoderDecoder, Mlp),
                     *(RecurrentEncoder, AttentionDecoder),
+                    nn.BidirectionalRecurrent,
+                    *(models.LasEncoder, models.LasDecoder, models.PredictionNetwork),
                     *(models.ConformerEncoder, models.ConformerLayer),
                 ),
                 PARTS,

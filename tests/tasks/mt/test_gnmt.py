@@ -13,11 +13,11 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.layers import CallInputs, Layer, Lstm
+from lingo.layers import AdditiveAttention, CallInputs, Layer, Lstm
 from lingo.layers.context import apply
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.ops import random
-from tasks.mt.gnmt import AdditiveAttention, AttentionDecoder, RecurrentEncoder
+from tasks.mt.gnmt import AttentionDecoder, RecurrentEncoder
 from tasks.seq2seq.model import EncoderDecoder
 
 B, S, T, D, A, V = 2, 5, 4, 6, 3, 11
