@@ -20,7 +20,7 @@ from lingo.config.params import ParamError
 from lingo.data.audio.source import AudioSource, Recording
 from lingo.data.index_cache import cache_folder
 from lingo.ops import random
-from lingo.storage.files import StorageError, new_folder
+from lingo.storage.files import StorageError, explain_write_errors, new_folder
 
 SAMPLE_RATE = 8_000
 """Samples per second of the recordings."""
@@ -71,11 +71,12 @@ def write_tones(folder: Path, *, num_recordings: int) -> None:
     cannot be written.
     """
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        with explain_write_errors(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(folder) as partial:
             for number in range(num_recordings):
                 (partial / _file_name(number)).write_bytes(_wave_file(tone_samples(number)))
-    except (OSError, ParamError, StorageError):
+    except (ParamError, StorageError):
         if not folder.is_dir():
             raise
 

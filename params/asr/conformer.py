@@ -60,7 +60,7 @@ def m(folder: str = "~/librispeech"):
 
 
 @experiment
-def l(folder: str = "~/librispeech"):  # noqa: E743 - the paper's name
+def l(folder: str = "~/librispeech"):
     """Conformer L: 17 layers, width 512, 8 heads; the encoder has 115,120,128 weights.
 
     With the head it has 115,645,440. Built and counted, never trained.

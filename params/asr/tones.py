@@ -19,7 +19,12 @@ WARMUP_STEPS = 40
 
 @experiment(minutes=2)
 def words(num_layers: int = 2):
-    """A Conformer.
+    """A Conformer of two layers with CTC reads the ten digits' names; 160,254 weights.
+
+    A letter is two tones; pitch, speed, loudness and noise differ between recordings. After 200
+    steps (two minutes on two busy cores), all labels of 85 held-out recordings are right, with
+    seed 0. They have the words of the training recordings in other orders and other voices: the
+    experiment shows that the parts work together, and nothing about people's speech.
 
     lingo train --exp=asr.tones.words --logdir=runs/tones
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import pathlib
 import string
 import wave
@@ -14,6 +13,7 @@ import pytest
 from lingo.data import AudioInput, CharacterTokenizer
 from lingo.datasets import tones
 from lingo.datasets.tones import SAMPLE_RATE, WORDS, Tones, tone_samples, tone_words
+from lingo.storage.files import StorageError
 
 
 @pytest.fixture(autouse=True)
@@ -70,10 +70,14 @@ def test_splits_share_no_recording_and_files_are_as_computed() -> None:
         np.testing.assert_array_equal(read(path), tone_samples(int(path.stem)))
 
 
-def test_several_processes_may_write_at_once(cache: pathlib.Path) -> None:
-    def write(_: int) -> None:
-        tones.write_tones(cache / "same", num_recordings=5)
+def test_files_of_another_process_stay(cache: pathlib.Path) -> None:
+    folder = cache / "same"
+    tones.write_tones(folder, num_recordings=2)
+    tones.write_tones(folder, num_recordings=3)
+    assert len(list(folder.iterdir())) == 2
 
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        list(pool.map(write, range(4)))
-    assert len(list((cache / "same").iterdir())) == 5
+
+def test_a_folder_that_cannot_be_written_is_told(cache: pathlib.Path) -> None:
+    (cache / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot write .*file/tones"):
+        tones.write_tones(cache / "file" / "tones", num_recordings=1)
