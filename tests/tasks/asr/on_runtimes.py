@@ -32,7 +32,8 @@ RUNTIMES = {
 SMALL = (
     "Tones.num_recordings=60",
     "AudioInput.batch_size=8",
-    "AudioInput.boundaries=[280]",
+    "AudioInput.boundaries=[100]",
+    "ConformerEncoder.output_dim=16",
     "BatchNorm.statistics_over=8",
     "exp.num_layers=1",
 )
