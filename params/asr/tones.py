@@ -17,7 +17,7 @@ NUM_STEPS = 200
 WARMUP_STEPS = 40
 
 
-@experiment(minutes=2)
+@experiment
 def words(num_layers: int = 2):
     """A Conformer of two layers with CTC reads the ten digits' names; 160,254 weights.
 

@@ -79,5 +79,5 @@ def test_files_of_another_process_stay(cache: pathlib.Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_told(cache: pathlib.Path) -> None:
     (cache / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot write .*file/tones"):
+    with pytest.raises(StorageError, match=r"cannot write .*file/tones"):
         tones.write_tones(cache / "file" / "tones", num_recordings=1)

@@ -141,9 +141,13 @@ def test_summaries_show_features_and_labels() -> None:
     found, *_ = compute(task, BATCH)
     shown = task.summaries(BATCH, found)
     picture, table = shown["features"], shown["transcripts"]
-    assert isinstance(picture, Image) and picture.pixels.shape == (B, F, T, 1)
-    assert not picture.problem() and picture.pixels.min() == 0 and picture.pixels.max() == 1
-    assert isinstance(table, Table) and not table.problem()
+    assert isinstance(picture, Image)
+    assert picture.pixels.shape == (B, F, T, 1)
+    assert not picture.problem()
+    assert picture.pixels.min() == 0
+    assert picture.pixels.max() == 1
+    assert isinstance(table, Table)
+    assert not table.problem()
     assert table.columns["reference"][0] == [1, 2]
 
 
