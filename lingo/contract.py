@@ -19,7 +19,7 @@ from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.registry import ResolvedExperiment
 from lingo.data.array_spec import Specs
 from lingo.data.epochs import Cadence, RunLength, check_unit
-from lingo.data.input import Input, LateSpecs
+from lingo.data.input import MAX_STEPS, Input, LateSpecs
 from lingo.decode.chat import ContinueText, Responder
 from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
@@ -31,8 +31,6 @@ from lingo.runtimes.local import Local
 from lingo.runtimes.runtime import Runtime
 from lingo.storage.files import PATH_PART
 from lingo.storage.rows import State
-
-MAX_STEPS = 2**31 - 1  # the compiled program counts steps in int32
 
 
 class Checkpointing(Configurable):

@@ -116,10 +116,17 @@ class _Node:
         if len(last) == 1:
             return
         half, line = len(last) // 2, 0  # line: F before the stretch, in units of 1 / _ONE
-        goals = [round(_ONE * sum(column)) for column in zip(*expected[:half], strict=True)]
+        goals = [sum(column) for column in zip(*expected[:half], strict=True)]
+        rests = [sum(column) for column in zip(*expected[half:], strict=True)]
         lines, slopes = list[int](), list[int]()
-        for length, goal in zip(np.diff(begins).tolist(), goals[1:], strict=True):
-            slope = min(max(0, round((goal - line) / length)), _ONE) if length else 0
+        for j, length in enumerate(np.diff(begins).tolist()):
+            if goals[j + 1] == goals[j]:  # a side without a share gets no example
+                slope = 0
+            elif rests[j + 1] == rests[j]:
+                slope = _ONE
+            else:
+                off = round(_ONE * goals[j + 1]) - line
+                slope = min(max(0, round(off / length)), _ONE) if length else 0
             lines.append(line)
             slopes.append(slope)
             line += length * slope

@@ -6,10 +6,11 @@ An epoch is a pass over the training data, so the data is opened when such a num
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 from lingo.config.params import ParamError
-from lingo.data.input import Input
+from lingo.data.input import MAX_STEPS, Input
 
 
 class RunLength(NamedTuple):
@@ -21,13 +22,18 @@ class RunLength(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """The number of steps. DataError: it is in epochs, and the data is not readable."""
+        """The number of steps.
+
+        If it is in epochs, raises DataError if the data is not readable, and ParamError if the
+        steps are more than `MAX_STEPS`.
+        """
         return _count_steps(self.input, self.max_steps, self.max_epochs)
 
     @property
     def steps_per_epoch(self) -> float:
-        """The number of steps in a pass; not whole if a batch has examples of two passes."""
-        return 1.0 / self.input.epochs(1)
+        """The mean number of steps in a pass; not whole if a batch has examples of two passes."""
+        first, mean = 1.0 / self.input.epochs(1), self.steps / self.input.epochs(self.steps)
+        return first if math.isclose(first, mean) else mean  # stages and tasks differ in size
 
 
 class Cadence(NamedTuple):
@@ -54,7 +60,11 @@ class Cadence(NamedTuple):
 
 @functools.lru_cache(maxsize=8)
 def _count_steps(input: Input, max_steps: int | None, max_epochs: float | None) -> int:
-    return input.steps_of(max_epochs) if max_epochs is not None else max_steps or 1
+    if max_epochs is None:
+        return max_steps or 1
+    if (steps := input.steps_of(max_epochs)) > MAX_STEPS:
+        raise ParamError(f"{max_epochs=} takes more than {MAX_STEPS:,} steps, the most of a run")
+    return steps
 
 
 def check_unit(p: Any, steps: str, epochs: str, *, place: str = "") -> None:

@@ -22,7 +22,8 @@ from lingo.data.prompt import Answer, Prompt, TextPair
 from lingo.data.task_schedule import Evaluated
 from lingo.ops.kind import describe_kind
 
-_MOST_STEPS = 2**31  # no run has more steps
+MAX_STEPS = 2**31 - 1
+"""The most steps of a run: the compiled program counts steps in int32."""
 
 
 class Input(Configurable, interface=True):
@@ -198,9 +199,12 @@ class Input(Configurable, interface=True):
         return step * self.p.batch_size / self.num_examples()
 
     def steps_of(self, epochs: float) -> int:
-        """Returns how many steps make a number of passes over the data; the last may go beyond."""
+        """Returns how many steps make a number of passes over the data; the last may go beyond.
+
+        The result is above `MAX_STEPS` if no run makes so many passes.
+        """
         last = 1
-        while self.epochs(last) < epochs and last < _MOST_STEPS:
+        while self.epochs(last) < epochs and last < MAX_STEPS:
             last *= 2
         return bisect.bisect_left(range(last + 1), epochs, key=self.epochs)
 

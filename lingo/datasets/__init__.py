@@ -10,6 +10,7 @@ from lingo.datasets.glyph_scene_input import GlyphSceneInput
 from lingo.datasets.photographs import Photographs
 from lingo.datasets.sample_table import SampleTable, write_sample_table
 from lingo.datasets.signatures import FirstParagraphs, Signatures
+from lingo.datasets.tones import Tones, write_tones
 
 __all__ = [
     "BlobInput",
@@ -22,5 +23,7 @@ __all__ = [
     "Photographs",
     "SampleTable",
     "Signatures",
+    "Tones",
     "write_sample_table",
+    "write_tones",
 ]

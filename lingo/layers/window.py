@@ -35,7 +35,7 @@ Padding = Literal["SAME", "VALID", "CENTERED"]
 """SAME: a window starts at every `stride`-th position, and zeros pad the image. VALID: windows lie
 inside the image, which is not padded. CENTERED: the middle of a window lies on positions 0, stride,
 2 * stride and so on, and zeros pad the image, as with PyTorch's `padding=k // 2`; for images only,
-and windows of odd lengths. With a stride of 1 or an odd size of the image, it equals SAME."""
+and windows of odd lengths. With a stride of 1, or of 2 on an odd size, it equals SAME."""
 
 
 class Windows(NamedTuple):

@@ -175,8 +175,9 @@ def _share_layers(tasks: Mapping[str, Task], rules: Mapping[str, str]) -> None:
             if (target := _expand(match, rule, rules[rule])) != where:
                 shared[where] = target
     if unused := [rule for rule in rules if rule not in used]:
+        example = f", such as {min(owners)}" if owners else ""
         near = suggest(unused[0], owners)
-        raise ParamError(f"shared: {unused[0]!r} matches no layer, such as {min(owners)}.{near}")
+        raise ParamError(f"shared: {unused[0]!r} matches no layer{example}.{near}")
     for where, target in shared.items():
         _check_pair(where, target, owners, shared)
         place = owners[where]

@@ -121,6 +121,8 @@ def check_phases(phases: Phases, trained: Mapping[str, bool], statistics: Sequen
     `trained` says, for each layer's weight by name, whether the optimizer moves it. `statistics`
     are the names of moving statistics that steps change.
     """
+    if not isinstance(phases, Mapping):
+        raise ParamError(f"phases returned {phases!r:.80}: a dict, {{name: Phase}}, is wanted")
     for name, phase in phases.items():
         _check_fields(name, phase)
         check_used(phase.weights, [*trained, *statistics])
@@ -154,12 +156,20 @@ def _check_fields(name: str, phase: Phase) -> None:
         )
     if not isinstance(phase, Phase):
         raise ParamError(f"{name!r} is {phase!r:.80}: a Phase of lingo is wanted")
-    if isinstance(phase.weights, str) or not phase.weights:
+    if not (
+        isinstance(phase.weights, tuple | list)
+        and phase.weights
+        and all(isinstance(pattern, str) for pattern in phase.weights)
+    ):
         raise ParamError(
             f"{name!r}: weights={phase.weights!r}: a tuple of regular expressions is wanted, such"
             " as ('generator/.*',)"
         )
     check_patterns(phase.weights)
+    for field, wanted in (("loss", "method of the task"), ("examples", "loss denominator")):
+        value = getattr(phase, field)
+        if not isinstance(value, str) and (field == "loss" or value is not None):
+            raise ParamError(f"{name!r}: {field}={value!r:.80}: the name of a {wanted} is wanted")
     for field, least in (("every_steps", 1), ("first_step", 0)):
         if type(value := getattr(phase, field)) is not int or value < least:
             raise ParamError(f"{name!r}: {field}={value!r} is not an int from {least}")

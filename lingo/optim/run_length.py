@@ -15,7 +15,7 @@ class RunLength(Protocol):
 
     @property
     def steps_per_epoch(self) -> float:
-        """The number of steps in a pass over the training data; it may not be whole."""
+        """The mean number of steps in a pass over the training data; it may not be whole."""
         ...
 
 

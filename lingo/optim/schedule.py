@@ -72,7 +72,8 @@ class Schedule(Configurable, interface=True):
             raise ParamError(
                 f"{type(self).__name__}: {name} is left out, and there is no run: set it"
             )
-        return max(1, self._run.steps - self._start)
+        left = self._run.steps - self._start  # less than 1 if steps are epochs (`InEpochs`)
+        return left if left > 0 else 1
 
     def __call__(self, step: Any) -> Any:
         """Returns the factor after a number of steps, float32 with the shape of `step`.

@@ -53,7 +53,7 @@ def read_pruning(text: str) -> Pruning:
     arguments: dict[str, int] = {}
     for part in (match[2] or "").split(",") if match[2] else ():
         given = _NUMBER.fullmatch(part)
-        if given is None or given[1] not in names:
+        if given is None or given[1] not in names or names[given[1]] in arguments:
             raise ParamError(
                 f"--prune={text}: {part.strip()!r} is no argument of {match[1]}: write"
                 f" {' or '.join(f'{argument}=N' for argument in names)}, N at least 1"

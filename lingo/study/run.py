@@ -39,6 +39,7 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 
 _GPU = re.compile(r"\(UUID: ((?:GPU|MIG)-[\w/-]+)\)")
 _POLL_SECONDS = 0.1
+_STOPPED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # codes of a trial that was told to stop
 _TAIL_BYTES = 4096
 
 
@@ -90,6 +91,7 @@ class _Sweep:
         self._points = plan.build_points(request)
         self._num_trials, self._num_workers = request.num_trials or len(self._points), num_workers
         self._done: set[int] = set()
+        self._sizes: dict[int, int] = {}  # of the files of reports of running trials, in bytes
         self._pruner: Pruner | None = None
         if request.prune:
             self._pruner = Pruner(read_pruning(request.prune), request.metric.goal)
@@ -174,8 +176,16 @@ class _Sweep:
         """Stops the running trials that their new reports prune."""
         for running in self._running.values() if self._pruner is not None else ():
             trial = running.trial
-            if plan.read_pruned(trial) is None and self._is_pruned(trial):
+            is_new = self._has_reported(trial) and plan.read_pruned(trial) is None
+            if is_new and self._is_pruned(trial):
                 running.process.send_signal(signal.SIGTERM)
+
+    def _has_reported(self, trial: Trial) -> bool:
+        """Returns whether a trial has written reports since the last call."""
+        file = trial.run.metrics.path
+        size = file.stat().st_size if file.is_file() else 0
+        before, self._sizes[trial.number] = self._sizes.get(trial.number, 0), size
+        return size != before
 
     def _is_pruned(self, trial: Trial) -> bool:
         """Returns whether reports of a trial prune it; the first of them is kept in a file."""
@@ -205,7 +215,11 @@ class _Sweep:
         ended = {slot: code for slot, code in codes.items() if code is not None}
         for slot, code in ended.items():
             trial, _, start_seconds = self._running.pop(slot)
-            state = "pruned" if self._is_pruned(trial) else _state(code, received)
+            state = _state(code, received)
+            if state != "failed" or code in _STOPPED:
+                state = "pruned" if self._is_pruned(trial) else state
+            else:  # the next call tries it again
+                (trial.path / plan.PRUNED).unlink(missing_ok=True)
             self._add_result(trial, state, code, time.monotonic() - start_seconds)
         return bool(ended)
 

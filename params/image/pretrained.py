@@ -11,7 +11,7 @@ from lingo.data import CentralView, ImageFileInput, ImageFolder, RandomView
 from lingo.optim import Cosine, Momentum, Warmup
 from params.image.imagenet import imagenet_inputs, steps_after
 from tasks.image.task import ImageClassification
-from tasks.pretrained.architecture import IMAGENET, find_architecture
+from tasks.pretrained.architecture import find_architecture
 from tasks.pretrained.read import CROP, ImageModel, read_image_model
 
 WARMUP_STEPS = 50
@@ -47,12 +47,20 @@ def classifier(
     lingo import --from=resnet50.safetensors --run=runs/resnet50
     lingo show --exp=image.pretrained.classifier --set=exp.architecture=timm.resnet50 --weights
     """
+    for name, given in (("num_classes", num_classes), ("image_size", image_size)):
+        if given is not None and given < 1:
+            raise ParamError(f"{name}={given} is not positive")
     model = read_image_model(path, architecture) if path else _untrained(architecture)
     classes = num_classes or model.num_classes
     if path and classes != model.num_classes and not new_head:
         raise ParamError(
             f"{path} has {model.num_classes} classes, but num_classes={classes}:"
             " --set=exp.new_head=true starts a new last layer for them"
+        )
+    if classes == 0:
+        raise ParamError(
+            f"{path} has no last layer: --set=exp.new_head=true --set=exp.num_classes=N starts one"
+            " for N classes"
         )
     size = image_size or model.image_size
     return Experiment.params(
@@ -80,7 +88,7 @@ def classifier(
 def _untrained(name: str) -> ImageModel:
     """Returns a model whose weights are in no file."""
     found = find_architecture(name or "timm.resnet50")
-    return ImageModel("", found, 1000, found.image_size, *IMAGENET, CROP)
+    return ImageModel("", found, 1000, found.image_size, *found.levels, CROP)
 
 
 def _inputs(

@@ -203,9 +203,10 @@ def find_architecture(name: str) -> Architecture:
     if short in ARCHITECTURES:
         return ARCHITECTURES[short]
     reason = next((why for part, why in _REASONS.items() if part in short), "")
-    why = f": lingo lacks it, because {reason}" if reason else suggest(short, ARCHITECTURES)
+    why = f": lingo lacks it, because {reason}." if reason else f".{suggest(short, ARCHITECTURES)}"
     families = "ResNet, EfficientNet and ViT of timm, torchvision and Keras"
     raise ParamError(
-        f"architecture={name!r} is not one of the {len(ARCHITECTURES)} known networks{why}. They"
-        f" are {families}, such as timm.resnet50, torchvision.vit_b_16, keras.EfficientNetB0"
+        f"architecture={name!r} is not one of the {len(ARCHITECTURES)} known networks{why} The"
+        f" known networks are {families}, such as timm.resnet50, torchvision.vit_b_16,"
+        " keras.EfficientNetB0"
     )

@@ -89,7 +89,7 @@ def read_image_model(path: str, architecture: str = "") -> ImageModel:
         _numbers(settings, key, default)
         for key, default in zip(("mean", "std"), levels, strict=True)
     )
-    num_classes = _head_classes(tensors, found) or config.get("num_classes", 1000)
+    num_classes = _head_classes(tensors, found) or _config_classes(config)
     names = config.get("label_names")
     has_names = isinstance(names, list) and len(names) == num_classes
     return ImageModel(
@@ -174,15 +174,19 @@ def _image_size(settings: Mapping[str, Any], found: Architecture) -> int:
 def _numbers(
     settings: Mapping[str, Any], key: str, default: tuple[float, ...]
 ) -> tuple[float, ...]:
-    """Returns a list of numbers in config.json, none below 0 and as many as in the default."""
+    """Returns a list of numbers in config.json, as many as in the default.
+
+    No number is below 0, and no deviation (`std`) is 0.
+    """
     values = settings.get(key, default)
     if isinstance(values, list | tuple) and len(values) == len(default):
         numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-        if len(numbers) == len(default) and min(numbers) >= 0:
+        least = 1e-6 if key == "std" else 0.0
+        if len(numbers) == len(default) and min(numbers) >= least:
             return tuple(map(float, numbers))
     raise ParamError(
-        f"{CONFIG} has {key}={values!r:.80}, which is not a list of {len(default)} numbers of at"
-        " least 0"
+        f"{CONFIG} has {key}={values!r:.80}, which is not a list of {len(default)} numbers"
+        f" {'above' if key == 'std' else 'of at least'} 0"
     )
 
 
@@ -201,6 +205,14 @@ def _head_classes(tensors: Mapping[str, Tensor], found: Architecture) -> int | N
     read = layout.reads({weight: (1, 1)})[weight]
     shape = read.ordered_shape(tensors[read.name].shape) if read.name in tensors else ()
     return shape[-1] if len(shape) == 2 else None
+
+
+def _config_classes(config: Mapping[str, Any]) -> int:
+    """Returns the number of classes in config.json; 0: the network has no last layer."""
+    num_classes = config.get("num_classes", 1000)
+    if type(num_classes) is not int or num_classes < 0:
+        raise ParamError(f"{CONFIG} has num_classes={num_classes!r:.80}; a whole number is wanted")
+    return num_classes
 
 
 # ---- networks by their tensors -------------------------------------------------------------------

@@ -93,7 +93,7 @@ def _unzip(path: Path) -> bytes:
             if info.compress_type != zipfile.ZIP_STORED:  # it might be larger than memory
                 raise corrupt_source(path, f"its {_WEIGHTS} is compressed")
             return archive.read(info)
-    except (zipfile.BadZipFile, EOFError, KeyError) as error:
+    except (zipfile.BadZipFile, EOFError, KeyError, RuntimeError) as error:  # or encrypted
         raise corrupt_source(path, printable(str(error).strip("'\""))) from None
 
 
@@ -124,7 +124,9 @@ def _datasets(file: Any) -> Iterator[tuple[str, Any]]:
     kind = import_h5py().Dataset
 
     def collect(name: str, item: Any) -> None:  # soft links and other files are not followed
-        if isinstance(item, kind) and (weight := _weight_name(name, item)):
+        if not isinstance(item, kind) or not isinstance(name, str) or item.shape is None:
+            return  # a name that is not UTF-8 comes as bytes; an array without a shape is empty
+        if weight := _weight_name(name, item):
             found.append((weight, item))
 
     file.visititems(collect)

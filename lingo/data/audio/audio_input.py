@@ -103,8 +103,12 @@ class AudioInput(Bucketed):
         return MEASURES if self.p.scores_text and self.source.has_transcripts else ()
 
     def offers(self) -> dict[str, Any]:
-        """Returns the number of token ids, and D, the features of a frame."""
-        return {"vocab_size": self.vocab_size, "feature_dim": self.front_end.dim}
+        """Returns the number of token ids, D, the features of a frame, and U, the most labels."""
+        return {
+            "vocab_size": self.vocab_size,
+            "feature_dim": self.front_end.dim,
+            "max_labels": self.p.max_labels,
+        }
 
     def unlabeled_params(self, path: str) -> Params:
         """Returns the params of an input of other recordings, which needs no transcripts.

@@ -99,8 +99,14 @@ class TableInput(IndexedInput, Splittable, interface=True):
         that a model does not get are ignored.
         """
         values = {name: rows[name] for name in self.p.columns if name in rows}
-        if all(isinstance(value, str) or not np.ndim(value) for value in values.values()):
+        single = [n for n, value in values.items() if isinstance(value, str) or not np.ndim(value)]
+        if len(single) == len(values):
             values = {name: [value] for name, value in values.items()}
+        elif single:
+            raise ParamError(
+                f"{single[0]!r} has one value, but other columns have lists: give each column a"
+                " list with a value per row, or give one row with one value per column"
+            )
         if len(lengths := {len(value) for value in values.values()}) > 1:
             raise ParamError(f"columns have {sorted(lengths)} values: each has one for each row")
         numbers = range(max(lengths, default=0))

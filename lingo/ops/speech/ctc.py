@@ -113,13 +113,13 @@ def _with_blanks(labels: tf.Tensor) -> tf.Tensor:
 def _skips(nodes: tf.Tensor) -> tf.Tensor:
     """Returns 0 where a blank may be left out before a node, else NEVER, float32 [B, N]."""
     before = tf.pad(nodes, [[0, 0], [2, 0]], constant_values=BLANK)[:, :-2]
-    return tf.where((nodes != BLANK) & (nodes != before), 0.0, NEVER)
+    return tf.where(tf.not_equal(nodes, BLANK) & tf.not_equal(nodes, before), 0.0, NEVER)
 
 
 def _forward(paths: _Paths) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns log-sums of the paths to each node, [T, B, N], and of whole paths, [B]."""
     emissions, skips, num_frames, _ = paths
-    first = tf.where(tf.range(size_of(skips, 1)) == 0, 0.0, NEVER) + tf.zeros_like(skips)
+    first = tf.where(tf.equal(tf.range(size_of(skips, 1)), 0), 0.0, NEVER) + tf.zeros_like(skips)
 
     def body(t: tf.Tensor, sums: tf.Tensor, emitted: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         near = log_add(sums, shift_nodes(sums, 1))
@@ -141,7 +141,7 @@ def _backward(paths: _Paths) -> tf.Tensor:
         near = log_add(after, shift_nodes(after, -1))
         sums = log_add(near, shift_nodes(after + skips, -2))
         left = (num_frames - 1 - t)[:, None]
-        sums = tf.where(left == 0, ends, tf.where(left > 0, sums, NEVER))
+        sums = tf.where(tf.equal(left, 0), ends, tf.where(left > 0, sums, NEVER))
         return tf.maximum(sums + emitted, NEVER), sums
 
     start = tf.fill([size_of(skips, 0), size_of(skips, 1)], NEVER)
@@ -173,7 +173,7 @@ def ctc_greedy(logits: tf.Tensor, num_frames: tf.Tensor) -> Decoded:
     path = tf.argmax(logits, axis=-1, output_type=tf.int32)
     before = tf.pad(path[:, :-1], [[0, 0], [1, 0]], constant_values=BLANK)
     is_frame = tf.sequence_mask(num_frames, size_of(path, 1))
-    is_kept = (path != BLANK) & (path != before) & is_frame
+    is_kept = tf.not_equal(path, BLANK) & tf.not_equal(path, before) & is_frame
     # A stable sort moves what is kept to the front.
     order = tf.argsort(tf.cast(~is_kept, tf.int32), axis=1, stable=True)
     labels = tf.gather(tf.where(is_kept, path, BLANK), order, batch_dims=1)

@@ -38,7 +38,7 @@ def edit_distances(
     first = columns + tf.zeros_like(hypotheses[:, :1])
 
     def body(i: tf.Tensor, row: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        differs = tf.cast(label[:, None] != hypotheses, tf.int32)
+        differs = tf.cast(tf.not_equal(label[:, None], hypotheses), tf.int32)
         kept_or_deleted = tf.minimum(row[:, :-1] + differs, row[:, 1:] + 1)
         below = tf.concat([row[:, :1] + 1, kept_or_deleted], axis=1)
         # An insertion moves one column on, and costs as much: the least of all columns before.

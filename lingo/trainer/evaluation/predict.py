@@ -95,7 +95,8 @@ def _table_rows(experiment: Experiment, inputs: Any) -> tuple[TableInput, Mappin
     if not isinstance(data, TableInput) or data.declares_late:
         return None
     if hasattr(inputs, "to_dict") and hasattr(inputs, "columns"):  # a data frame
-        return data, {str(name): inputs[name].tolist() for name in inputs.columns}
+        names = [name for name in inputs.columns if str(name) in data.p.columns]
+        return data, {str(name): list(inputs[name]) for name in names}
     is_encoded = isinstance(inputs, Mapping) and {*inputs} <= {*data.specs()}
     if not isinstance(inputs, Mapping) or (is_encoded and not {*data.p.columns} <= {*inputs}):
         return None

@@ -68,7 +68,8 @@ class _Reader:
     def __init__(self, experiment: Experiment) -> None:
         self.params, self.optimizer = experiment.p, experiment.p.optimizer
         self.batch_size: int = experiment.train_input.specs()["rows"][0][0]
-        self._steps_per_epoch = 1 / experiment.train_input.epochs(1)
+        self.num_steps = experiment.length.steps
+        self._steps_per_epoch = experiment.length.steps_per_epoch
 
     @property
     def name(self) -> str:
@@ -279,7 +280,7 @@ def _bert(reader: _Reader) -> dict[str, Any]:
         "opt_name": reader.name,
         "opt_base_learning_rate": reader.rate,
         "opt_epsilon": reader.setting("epsilon"),
-        "opt_learning_rate_training_steps": reader.params.max_steps,
+        "opt_learning_rate_training_steps": reader.num_steps,
         "opt_learning_rate_warmup_steps": reader.warmup_steps,
         "num_warmup_steps": reader.warmup_steps,
         "start_warmup_step": reader.field(SwitchedWarmup, "start_step") or 0,

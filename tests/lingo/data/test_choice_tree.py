@@ -49,6 +49,17 @@ def test_each_part_has_had_its_sum_of_shares_at_every_moment(name, curve):
         assert np.abs(counts - wanted[:, part]).max() <= levels - 0.5 + 0.01
 
 
+@pytest.mark.parametrize("num_parts", [3, 5, 6])
+def test_no_example_comes_from_a_part_whose_share_is_zero(num_parts):
+    draw, num = np.random.default_rng(0), 500
+    for _ in range(100):
+        weights = draw.uniform(size=(2, num_parts)) * (draw.uniform(size=num_parts) < 0.6)
+        weights[:, 0] += 0.01
+        found = stretches({0: weights[0], int(draw.integers(1, 400)): weights[1]}, curve="linear")
+        choice, wanted = ChoiceTree(found).choose(np.arange(num)), expected_counts(found, num)
+        assert (np.diff(wanted, axis=0)[np.arange(num), choice.part] > 0).all()
+
+
 @pytest.mark.parametrize("name", POINTS)
 def test_an_example_needs_no_earlier_example(name):
     tree = ChoiceTree(stretches(POINTS[name], curve="linear"))

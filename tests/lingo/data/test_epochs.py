@@ -9,6 +9,8 @@ from lingo.config.params import ParamError
 from lingo.contract import Evaluation
 from lingo.data.epochs import Cadence, RunLength, check_unit
 from lingo.data.example_input import IndexedInput
+from lingo.data.multi_task_input import MultiTaskInput
+from lingo.data.task_schedule import RoundRobinTasks
 
 
 class Numbers(IndexedInput):
@@ -64,6 +66,20 @@ def test_a_large_run_is_counted_without_a_loop_over_its_steps():
     data = numbers(1_281_167, 256)
     assert RunLength(data, None, 90).steps == 450_411
     assert RunLength(data, 5, None).steps == 5
+
+
+def test_more_steps_than_a_program_can_count_are_refused():
+    with pytest.raises(ParamError, match=r"takes more than 2,147,483,647 steps"):
+        _ = RunLength(numbers(10, 1), None, 1e12).steps
+
+
+def test_steps_per_epoch_are_the_mean_of_all_tasks_whichever_is_first():
+    inputs = {"small": Numbers.params(size=10), "large": Numbers.params(size=1000)}
+    for order in (("small", "large"), ("large", "small")):
+        schedule = RoundRobinTasks.params(order=order)
+        data = MultiTaskInput.params(inputs=inputs, schedule=schedule, batch_size=10).build()
+        length = RunLength(data, 200, None)
+        assert length.steps_per_epoch == pytest.approx(200 / (100 + 1))
 
 
 @pytest.mark.parametrize(

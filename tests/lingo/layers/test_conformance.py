@@ -26,6 +26,7 @@ from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
+from tasks.asr.task import CtcRecognition
 from tasks.bert.classification import TextClassification
 from tasks.bert.model import Bert, MaskedHead, TypeEmbedding
 from tasks.bert.question_task import QuestionAnswering
@@ -180,6 +181,13 @@ CONFORMER = models.ConformerLayer.params(
 SPEECH = {
     "x": floats(B, 9, 6),
     "segments": np.array([[1] * 9, [1] * 6 + [0] * 3], "i"),
+}
+UTTERANCES = {
+    "features": SPEECH["x"],
+    "num_frames": np.array([9, 6], "i"),
+    "labels": np.array([[1, 2], [3, 0]], "i"),
+    "num_labels": np.array([2, 1], "i"),
+    "weights": np.ones(B, "f"),
 }
 HEAD_INPUTS = {"x": floats(B, T, D), "embedding": floats(7, D)}
 
@@ -352,6 +360,18 @@ CASES: dict[type[Layer], Case] = {
             num_numbers=T, category_sizes=(2, 3), output_dim=4, hidden=Mlp.params(output_dims=(5,))
         ),
         ROWS,
+    ),
+    CtcRecognition: Case(
+        CtcRecognition.params(
+            encoder=models.ConformerEncoder.params(
+                output_dim=D, stack=Stack.params(layer=CONFORMER.copy())
+            ),
+            feature_dim=6,
+            vocab_size=4,
+            max_labels=2,
+        ),
+        {"batch": UTTERANCES},
+        method="loss",
     ),
     TablePrediction: Case(
         TablePrediction.params(

@@ -20,6 +20,7 @@ from lingo.layers.wrap.remat import Remat
 from lingo.learner.multi_task import MultiTask
 from lingo.learner.state import Learner, TrainState
 from lingo.learner.step import evaluate_batch, predict_batch
+from lingo.learner.task import Task
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.sgd import Momentum
 from tasks.lm.model import LanguageModel
@@ -253,13 +254,18 @@ WIDE.head.dim = 2 * H
 REPEATED = language_models(Repeat.params(layer=LAYER, num_layers=2)).tasks
 
 
+class Bare(Task):
+    """A task without layers."""
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"tasks": {}}, "tasks is empty"),
         ({"tasks": {"a/b": Regression}}, "becomes part of paths"),
         ({"shared": {"(": "x"}}, "not a regular expression"),
-        ({"shared": {"tasks/c/trunk": "tasks/a/trunk"}}, "matches no layer"),
+        ({"shared": {"tasks/c/trunk": "tasks/a/trunk"}}, "matches no layer, such as tasks/a/"),
+        ({"shared": {"a": "b"}, "tasks": {"a": Bare}}, "'a' matches no layer[.]\n"),
         ({"shared": {"tasks/b/trunk": "tasks/a/trunc"}}, "does not exist. Did you mean"),
         ({"shared": {"tasks/b/trunk": r"tasks/\1/trunk"}}, "invalid group reference"),
         ({"shared": {"tasks/b/trunk": "tasks/a/head"}}, "output_dim is 4 and 1|dim is 3 and 4"),

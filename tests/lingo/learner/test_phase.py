@@ -342,11 +342,28 @@ def test_a_phase_moves_the_statistics_that_its_patterns_match_and_no_others():
         ({"a": TEACHER, "b/c": STUDENT}, "'b/c' names a phase: use letters"),
         ({"a": TEACHER, "b": STUDENT._replace(loss="distanse")}, "'b': Pair has no 'distanse'"),
         ({"a": TEACHER, "b": ("student/.*",)}, "a Phase of lingo is wanted"),
+        ({"a": TEACHER, "b": STUDENT._replace(weights=(3,))}, "a tuple of regular"),
+        (
+            {"a": TEACHER, "b": STUDENT._replace(loss=abs)},
+            "'b': loss=.*the name of a method of the task is wanted",
+        ),
+        (
+            {"a": TEACHER, "b": STUDENT._replace(examples=3)},
+            "'b': examples=3: the name of a loss denominator is wanted",
+        ),
     ],
 )
 def test_phases_that_do_not_fit_the_weights_are_refused(turns, said):
     with pytest.raises(ParamError, match=rf"test_phase.py:\d+: .*{said}"):
         learner(pair(**turns))
+
+
+def test_phases_that_are_no_dict_are_refused():
+    cls = type("Pair", (Pair,), {"turns": [TEACHER], "__module__": __name__})
+    with pytest.raises(
+        ParamError, match=r"phases returned \[Phase.*a dict, {name: Phase}, is wanted"
+    ):
+        learner(cls)
 
 
 def test_a_frozen_weight_needs_no_phase_and_a_phase_needs_a_weight_that_moves():

@@ -23,12 +23,15 @@ from lingo.learner.step import batch_sums, evaluate_batch, train_step
 from lingo.learner.task import Task
 from lingo.learner.update import join_reports, update
 from lingo.models.detection.ssd import Ssd
+from lingo.models.speech.conformer import ConformerEncoder
+from lingo.ops.speech.spec_augment import SpecAugment
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.optimizer import Move, Slot, Update, Weight
 from lingo.optim.run_length import KnownLength
 from lingo.optim.schedule import ConstantRate
 from lingo.optim.sgd import Sgd
+from tasks.asr.task import CtcRecognition
 from tasks.bert.classification import TextClassification
 from tasks.bert.question_task import QuestionAnswering
 from tasks.bert.task import BertPretraining
@@ -203,9 +206,28 @@ def table_prediction() -> tuple[Params, dict[str, np.ndarray]]:
     return task.set(class_names=tuple("abcdefgh"[:K])), batch
 
 
+def ctc_recognition() -> tuple[Params, dict[str, np.ndarray]]:
+    encoder = ConformerEncoder.params(output_dim=4, dropout_rate=0.3)
+    encoder.stack.num_layers = 1
+    encoder.all(Attention).set(num_heads=2)
+    encoder.all(BatchNorm).set(statistics_over=1)  # parts of any size
+    augment = SpecAugment.params(freq_mask_max_bins=3, time_mask_max_frames=4)
+    task = CtcRecognition.params(encoder=encoder, feature_dim=6, vocab_size=V, max_labels=4)
+    draw = np.random.RandomState(0)
+    batch = {
+        "features": draw.normal(size=(B, 12, 6)).astype("f"),
+        "num_frames": np.array([12, 9, 0, 12, 5, 12, 0, 11], "i"),
+        "labels": draw.randint(1, V, (B, 4)).astype("i"),
+        "num_labels": np.array([2, 1, 0, 3, 4, 1, 0, 2], "i"),  # 4 do not fit
+        "weights": np.array([1, 1, 0, 1, 1, 1, 0, 1], "f"),
+    }
+    return task.set(spec_augment=augment), batch
+
+
 TASKS = {
     BertPretraining: bert_pretraining,
     ClickPrediction: click_prediction,
+    CtcRecognition: ctc_recognition,
     Distillation: distillation,
     ImageClassification: image_classification,
     ImageGan: image_gan,

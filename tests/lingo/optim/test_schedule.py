@@ -237,6 +237,21 @@ def test_a_schedule_in_epochs_ends_with_the_run_between_two_epochs():
     np.testing.assert_allclose(schedule(np.array([5, 10, 15, 20, 25])), [0.5, 1, 2 / 3, 1 / 3, 0])
 
 
+@pytest.mark.parametrize("steps", [4, 12, 14])
+def test_a_schedule_in_epochs_ends_with_a_run_whose_rest_is_no_whole_epoch(steps):
+    schedule = InEpochs.params(schedule=LinearRate).build()
+    schedule.end_with(KnownLength(steps=steps, steps_per_epoch=10))
+    assert schedule(np.array([0, steps / 2, steps])).tolist() == pytest.approx(
+        [1, 0.5, 0], abs=1e-6
+    )
+    schedule = InEpochs.params(schedule=Warmup.params(num_steps=1, then=LinearRate)).build()
+    schedule.end_with(KnownLength(steps=10 + steps, steps_per_epoch=10))
+    half = 10 + steps / 2
+    assert schedule(np.array([10, half, 10 + steps])).tolist() == pytest.approx(
+        [1, 0.5, 0], abs=1e-6
+    )
+
+
 def test_without_a_run_the_steps_are_wanted():
     with pytest.raises(ParamError, match="Cosine: num_steps is left out, and there is no run"):
         Cosine.params().build()(3)

@@ -104,6 +104,7 @@ def test_a_loss_that_is_no_number_is_behind():
         ("median(steps=0)", "'steps=0' is no argument of median: write trials=N or steps=N, N at"),
         ("median(factor=2)", "'factor=2' is no argument of median"),
         ("halving(steps=1,", "is no rule"),
+        ("median(trials=2, trials=3)", "'trials=3' is no argument of median"),
         ("halving(factor=1)", "factor=1 prunes nothing: write at least factor=2"),
     ],
 )
@@ -240,3 +241,30 @@ def test_with_optuna_a_resumed_sweep_proposes_the_same_points(request_for, finis
 def test_commands_for_a_cluster_cannot_be_pruned(request_for):
     with pytest.raises(ParamError, match="--prune ends trials of a sweep that runs"):
         remaining_commands(request_for("a=1,2", prune="median"))
+
+
+def test_a_trial_that_fails_after_a_bad_report_has_failed_and_is_tried_again(
+    request_for, finish_run, tmp_path
+):
+    class Failing(Curves):
+        def __call__(self, trial, slot):
+            curve = super().__call__(trial, slot)
+            if trial.number == fails:
+                curve.step, curve.code = len(STEPS), 9
+                curve.send_signal = lambda number: None  # it has ended
+                rows = [{"step": i, "loss/total": 1e9} for i in (1, 2)]
+                curve.file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            return curve
+
+    request = request_for("a=1,2,3,4", logdir=tmp_path / "sweep", prune="median(trials=1)")
+
+    def states(launch):
+        outcome = run_sweep(request, launch=launch, num_workers=1, show=lambda line: None)
+        return {r.trial.number: r.state for r in outcome.results}
+
+    fails = 3
+    assert states(Failing(finish_run))[3] == "failed"
+    fails = -1
+    launch = Failing(finish_run)
+    assert states(launch)[3] != "failed"
+    assert launch.started == [3]

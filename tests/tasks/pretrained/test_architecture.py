@@ -37,7 +37,7 @@ def test_numbers_of_weights_are_the_published_ones(name: str) -> None:
         ("timm.vit_base_patch16_siglip_224", "it pools by attention"),
         ("timm.vit_small_patch14_reg4_dinov2.lvd142m", "it scales what each layer adds"),
         ("timm.deit_base_distilled_patch16_224", "it has a second token"),
-        ("torchvision.resnet5O", "Did you mean"),
+        ("torchvision.resnet5O", r"networks\. Did you mean .*\? The known networks are ResNet"),
         ("resnet50", "Did you mean"),
         ("x", "such as timm.resnet50"),
     ],

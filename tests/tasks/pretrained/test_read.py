@@ -207,6 +207,8 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "channels": ({"model_args": {"in_chans": 1}}, "in_chans=1; .* supports only 3"),
     "arguments": ({"model_args": {"stem_width": 32}}, "model_args.stem_width=32, which changes"),
+    "classes": ({"num_classes": "5"}, "num_classes='5'; a whole number is wanted"),
+    "negative": ({"num_classes": -1}, "num_classes=-1; a whole number is wanted"),
     "size": ({"pretrained_cfg": {"input_size": [3, 224, 192]}}, "input_size=.* square images"),
     "mean": ({"pretrained_cfg": {"mean": [0.5]}}, r"mean=\[0.5\], which is not a list of 3"),
     "std": ({"pretrained_cfg": {"std": "x"}}, "std='x', which is not a list of 3"),
@@ -231,3 +233,17 @@ def test_a_path_without_weights_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ParamError, match="is not JSON"):
         read_image_model(str(tmp_path), RESNET)
+
+
+def test_a_network_without_a_last_layer_needs_a_new_one(tmp_path: pathlib.Path) -> None:
+    settings = {"architecture": "resnet18", "num_classes": 0}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ParamError, match=r"has no last layer: --set=exp.new_head=true --set=exp.n"):
+        classifier(path=str(tmp_path))
+    cfg = classifier(path=str(tmp_path), num_classes=3, new_head=True)
+    assert cfg.task.num_classes == 3
+
+
+@pytest.mark.parametrize(("name", "mean"), [("vit_tiny_patch16_224", 0.5), ("resnet18", 0.485)])
+def test_random_weights_see_the_levels_of_their_network(name: str, mean: float) -> None:
+    assert classifier(architecture=f"timm.{name}").task.mean[0] == mean

@@ -86,6 +86,20 @@ def _h5_elsewhere(file: pathlib.Path) -> None:
         group.create_dataset("kernel", (3,), "f", external=[("/etc/passwd", 0, 12)])
 
 
+def _h5_without_values(file: pathlib.Path) -> None:
+    with h5py.File(file, "w") as content:
+        content.create_dataset("conv1_conv/kernel", data=h5py.Empty("f"))
+        content.create_dataset(b"conv1_conv/\xff", data=np.zeros(3))
+
+
+def _encrypt(file: pathlib.Path) -> None:
+    write_zip(file, zipfile.ZIP_STORED, **{"model.weights.h5": b"text"})
+    content = bytearray(file.read_bytes())
+    for header, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.find(header) + flags] |= 1
+    file.write_bytes(content)
+
+
 DAMAGED: dict[str, tuple[str, Callable[[pathlib.Path], Any], str]] = {
     "no HDF5": ("a.h5", lambda f: f.write_bytes(b"text"), r"a.h5 is damaged: "),
     "empty": ("a.weights.h5", lambda f: f.write_bytes(b""), r"a.weights.h5 is damaged: "),
@@ -100,6 +114,8 @@ DAMAGED: dict[str, tuple[str, Callable[[pathlib.Path], Any], str]] = {
         lambda f: write_zip(f, zipfile.ZIP_DEFLATED, **{"model.weights.h5": bytes(1000)}),
         r"a.keras is damaged: its model.weights.h5 is compressed",
     ),
+    "encrypted": ("a.keras", _encrypt, r"a.keras is damaged: .*encrypted"),
+    "no values": ("a.h5", _h5_without_values, r"a.h5 holds no weights of layers"),
     "no layers": ("a.h5", _h5_without_layers, r"a.h5 holds no weights of layers"),
     "elsewhere": ("a.h5", _h5_elsewhere, r"damaged: the values of conv1_conv/kernel are elsewhere"),
     "a folder": ("a.h5", lambda f: f.mkdir(), r"a.h5 holds no weights that lingo can read"),

@@ -223,6 +223,14 @@ def test_numbers_are_given_as_numbers_whatever_the_decimal_mark_of_the_file(tmp_
             "row 0, column 'size (cm)': 'big' is no number",
         ),
         ({"size (cm)": [], "day": [], "job": []}, "the given table has no rows"),
+        (
+            {"size (cm)": [1, 2], "day": ["1.1.2024"] * 2, "job": "xy"},
+            "'job' has one value, but other columns have lists",
+        ),
+        (
+            {"size (cm)": 1, "day": ["1.1.2024"] * 2, "job": ["x"] * 2},
+            "'size (cm)' has one value, but other columns have lists",
+        ),
     ],
 )
 def test_a_mistake_in_given_rows_is_told(file, rows, message) -> None:
