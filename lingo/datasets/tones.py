@@ -1,4 +1,4 @@
-"""Invented speech: words that are spelled in tones, a sound that no one speaks.
+"""Invented speech: words that are spelled in tones, not spoken by people.
 
     AudioInput.params(source=Tones.params(split="train"), batch_size=16)
 

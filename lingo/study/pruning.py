@@ -81,7 +81,7 @@ class Pruner:
         self._verdicts: dict[int, Reading] = {}  # number -> the report that prunes the trial
 
     def judge(self, number: int, readings: Iterable[Reading]) -> Reading | None:
-        """Judges those of a trial's reports that are new; returns the one that prunes it, or None.
+        """Judges a trial's new reports; returns the one that prunes it, or None.
 
         `readings` are all reports so far, in the order of their steps. After a verdict no more
         reports count.

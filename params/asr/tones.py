@@ -1,4 +1,4 @@
-"""A small Conformer for words that are spelled in tones: invented speech, which no one speaks."""
+"""A small Conformer for words that are spelled in tones: invented, not spoken by people."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def _read_lines(file: File) -> list[str]:
 
 
 def _audio_path(folder: str, name: str, where: str) -> str:
-    """Returns the path of a recording; raises DataError if there is none."""
+    """Returns the path of a recording; raises DataError if no file has it."""
     paths = [os.path.join(folder, name + extension) for extension in reversed(EXTENSIONS)]
     for path in paths:
         if os.path.exists(path):

@@ -38,7 +38,7 @@ class ConvSubsampling(Layer):
     """
 
     dim: int  # F, number of frequencies
-    output_dim: int | None = None  # D, width of the projection; None: there is none
+    output_dim: int | None = None  # D, width of the projection; None: no projection
     channels: int  # C, of each convolution
     num_layers: int = 2  # number of convolutions
     padding: Padding = "SAME"  # SAME: zeros surround frames and frequencies; VALID: nothing does
@@ -79,7 +79,7 @@ class ConvSubsampling(Layer):
         """Returns [B, T', D], in the layer's dtype, for frames x [B, T, F], any float type.
 
         Without a projection, D is F' * C. Of `inputs` it reads `segments`, int32 [B, T]: frames of
-        segment 0 are padding. `subsample` maps segments to those of the result.
+        segment 0 are padding. `subsample` maps segments to the segments of the result.
         """
         around = (1, 1) if self.p.padding == "SAME" else (0, 0)
         return self._run(x, inputs.segments, lambda i, y: _pad_frames(y, *around))
