@@ -157,7 +157,7 @@ def test_stacked_frames_count_in_the_buckets(clips: pathlib.Path) -> None:
     whole = [1 + (round(16_000 * s) - 401) // 160 for s in SECONDS.values()]
     assert frames == sorted(-(-n // 3) for n in whole)
     assert input.specs()["features"] == ((2, 30, 240), "float32")
-    assert input.offers() == {"vocab_size": 31, "feature_dim": 240}
+    assert input.offers() == {"vocab_size": 31, "feature_dim": 240, "max_labels": 20}
 
 
 def test_what_is_left_out_is_told_with_counts(tmp_path: pathlib.Path) -> None:
