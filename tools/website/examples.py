@@ -80,6 +80,15 @@ TEXTS = {
         groups = {".*/b": Sgd, "(?!.*/b).*": AdamW}
         ByPath.params(groups=groups, learning_rate=1e-3)
         """,
+    "ConformerEncoder": """
+        encoder = ConformerEncoder.params(dim=80, output_dim=64)
+        encoder.all(Attention).set(num_heads=4)
+        encoder
+        """,
+    "ConformerLayer": """
+        attention = Attention.params(num_heads=4)
+        ConformerLayer.params(dim=64, attention=attention)
+        """,
     "CsvInput": """
         columns = {"age": NumberColumn, "city": CategoryColumn.params(num_values=50)}
         CsvInput.params(file="people.csv", columns=columns, batch_size=32)
@@ -123,7 +132,11 @@ TEXTS = {
         from tasks.lm.model import LanguageModel
         from tasks.lm.task import LanguageModeling
 
-        one = LanguageModeling.params(model=LanguageModel.params(dim=64))
+        one = LanguageModeling.params(
+            model=LanguageModel.params(dim=64), vocab_size=259
+        )
+        one.all(Stack).set(num_layers=2)
+        one.all(Attention).set(num_heads=4)
         MultiTask.params(
             tasks={"code": one, "prose": one.copy()},
             shared={"tasks/prose/model/stack": "tasks/code/model/stack"},

@@ -63,7 +63,7 @@ def test_a_model_becomes_a_run_at_step_0_that_holds_its_weights(
     os.mkfifo(folder / "tokenizer.json")
     exported = lingo("export", "--run=run", "--format=huggingface", "--output=out")
     assert exported.code == 2
-    assert f"{folder}/tokenizer.json is not a file" in exported.err
+    assert f"{folder}/tokenizer.json cannot be read: it is a named pipe" in exported.err
     assert not pathlib.Path("out").exists()
 
 
