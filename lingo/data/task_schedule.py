@@ -57,7 +57,15 @@ NO_TIMELINE = Timeline()
 
 
 class TaskSchedule(Configurable, interface=True):
-    """How often each task is trained. Subclasses define `probabilities`."""
+    """How often each task is trained. Subclasses define `probabilities`.
+
+    >>> class FirstTask(TaskSchedule):
+    ...     def probabilities(self, cycles, timeline=NO_TIMELINE):
+    ...         return np.eye(1, len(self.p.tasks)).repeat(len(cycles), axis=0)
+    >>> FirstTask.params(tasks=("lm", "mt")).build().probabilities(np.array([0, 9]))
+    array([[1., 0.],
+           [1., 0.]])
+    """
 
     tasks: tuple[str, ...]  # names of the tasks; the MultiTaskInput passes them down
 

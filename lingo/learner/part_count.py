@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lingo.config.lazy import tf
-from lingo.layers.initial import ZEROS
 from lingo.layers.tree import ParamSpec
+from lingo.learner.phase import declare_counts, sum_counts
 from lingo.learner.task import Task
 
 
@@ -23,14 +23,12 @@ def count_path(name: str) -> str:
 
 def states(whole: Task) -> dict[str, ParamSpec]:
     """Returns path -> declaration of the counts of a task's parts."""
-    paths = map(count_path, whole.parts())
-    return {where: ParamSpec(where, (), (), "float32", ZEROS, 1) for where in paths}
+    return declare_counts(map(count_path, whole.parts()))
 
 
 def count_updates(whole: Task, where: str, state: Mapping[str, Any]) -> tf.Tensor:
     """Returns how often the weight at a program path was updated, an int32 scalar."""
-    counts = [state[count_path(name)] for name in _owners(whole)[where]]
-    return tf.cast(tf.add_n(counts), tf.int32)
+    return sum_counts(map(count_path, _owners(whole)[where]), state)
 
 
 def next_states(whole: Task, part: Task, state: Mapping[str, Any]) -> dict[str, tf.Tensor]:

@@ -16,7 +16,7 @@ a phase that is not due at every step, the state `phases/<name>/updates` has the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
@@ -97,8 +97,9 @@ def count_path(name: str) -> str:
 
 def states(phases: Phases) -> dict[str, ParamSpec]:
     """Returns path -> declaration of the counts of the phases that are not due at every step."""
-    paths = [count_path(name) for name, phase in phases.items() if not phase.is_always_due]
-    return {where: ParamSpec(where, (), (), "float32", ZEROS, 1) for where in paths}
+    return declare_counts(
+        count_path(name) for name, phase in phases.items() if not phase.is_always_due
+    )
 
 
 def count_updates(phases: Phases, where: str, step: Any, state: Mapping[str, Any]) -> Any:
@@ -109,7 +110,17 @@ def count_updates(phases: Phases, where: str, step: Any, state: Mapping[str, Any
     own = [name for name, phase in phases.items() if phase.moves(where)]
     if not own or any(phases[name].is_always_due for name in own):
         return step
-    return tf.cast(tf.add_n([state[count_path(name)] for name in own]), tf.int32)
+    return sum_counts(map(count_path, own), state)
+
+
+def declare_counts(paths: Iterable[str]) -> dict[str, ParamSpec]:
+    """Returns path -> declaration of counts of updates, float32 scalars that begin at 0."""
+    return {where: ParamSpec(where, (), (), "float32", ZEROS, 1) for where in paths}
+
+
+def sum_counts(paths: Iterable[str], state: Mapping[str, Any]) -> tf.Tensor:
+    """Returns the sum of the counts at these paths of the state, an int32 scalar."""
+    return tf.cast(tf.add_n([state[where] for where in paths]), tf.int32)
 
 
 # ---- checks --------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def shift_rows(x: tf.Tensor, num_columns: int) -> tf.Tensor:
         num_columns: S.
 
     Returns:
-        [B, N, T, S], element [t, s] of which is x[t, T - 1 - t + s].
+        [B, N, T, S], whose element [t, s] is x[t, T - 1 - t + s].
 
     >>> shift_rows(tf.constant([[[[0, 1, 2], [3, 4, 5]]]]), 2)[0, 0].numpy()
     array([[1, 2],
