@@ -236,8 +236,8 @@ def on_docstrings(cfg, *, num_steps: int):
 
 
 @experiment
-def tiny_switch(num_experts: int = 8, num_steps: int = 2400):
-    """A small Switch Transformer to run: 4 + 4 layers, experts in every second one, on docstrings.
+def tiny_switch(num_experts: int = 8, num_steps: int = 6000):
+    """A small Switch Transformer to run: 2 + 2 layers, experts in every second one, on docstrings.
 
     A token goes to one expert, so with any number of experts it takes as many FLOPs as in the dense
     model, `num_experts=1`. The router computes in float32; `SwitchRouter.dtype=bfloat16` changes
@@ -246,13 +246,16 @@ def tiny_switch(num_experts: int = 8, num_steps: int = 2400):
     lingo train --exp=lm.switch.tiny_switch --logdir=runs/switch
     lingo train --exp='lm.switch.tiny_switch(num_experts=1)' --logdir=runs/dense
     """
-    layer, sizes = t5_layer(hidden_dim=512, num_heads=4, head_dim=32), {"dim": 128, "num_layers": 4}
+    layer, sizes = t5_layer(hidden_dim=256, num_heads=4, head_dim=16), {"dim": 64, "num_layers": 2}
     if num_experts == 1:
         cfg = t5([layer], init_scale=0.1, **sizes)
     else:
         cfg = _switch(layer, num_experts=num_experts, every=2, **sizes)
+        cfg.task.model.all(MoE).set(eval_capacity_factor=2.0)
     set_dropout_rates(cfg.task.model, 0.0)
-    return on_docstrings(cfg, num_steps=num_steps)
+    cfg = on_docstrings(cfg, num_steps=num_steps)
+    cfg.train_input.batch_size = 16
+    return cfg
 
 
 @experiment
@@ -261,7 +264,7 @@ def tiny_distilled(
     teacher_share: float = 0.25,
     starts_from_teacher: bool = True,
     num_experts: int = 8,
-    num_steps: int = 2400,
+    num_steps: int = 6000,
 ):
     """The dense model of `tiny_switch`, which also learns from a run with experts.
 

@@ -25,7 +25,7 @@ LOSS = "loss"
 def sized(num_experts: int) -> Trial:
     """Returns the trial of a model with some experts; 1: the dense model."""
     return Trial(
-        f"lm.switch.tiny_switch(num_experts={num_experts})", overrides=("evaluate.every_steps=200",)
+        f"lm.switch.tiny_switch(num_experts={num_experts})", overrides=("evaluate.every_steps=400",)
     )
 
 
@@ -67,7 +67,7 @@ def trials(results: Results) -> Iterator[Trial]:
 
 
 def measure(trial: Trial, run: Path) -> dict[str, float]:
-    """Returns the losses of all evaluations of a run, as "loss@200", and its seconds a step."""
+    """Returns the losses of all evaluations of a run, as "loss@400", and its seconds a step."""
     del trial
     rows = list(RunDirectory(run).metrics.read())
     found = {f"{LOSS}@{row['step']}": row["eval/loss"] for row in rows if "eval/loss" in row}
