@@ -19,7 +19,8 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.audio.source import AudioSource, JsonlAudio, Recording
-from lingo.data.audio.waveform import check_audio_packages, decode
+from lingo.data.audio.waveform import BrokenAudio, check_audio_packages, decode
+from lingo.data.files import DataError
 from lingo.data.index_cache import cache_folder
 from lingo.datasets.synthesizer import SYNTHESIZERS, Manner, Name, Voice, find_voices
 from lingo.datasets.tones import WORDS, wave_file
@@ -142,7 +143,10 @@ def _write(folder: Path, synthesizer: Name, num_recordings: int) -> None:
 
 def _disturb(speech: bytes, said: Utterance) -> np.ndarray:
     """Returns the samples of a WAV file with an utterance's loudness and noise, int16 [L]."""
-    sound = decode(speech, sample_rate=SAMPLE_RATE, max_seconds=_MAX_SECONDS)
+    try:
+        sound = decode(speech, sample_rate=SAMPLE_RATE, max_seconds=_MAX_SECONDS)
+    except BrokenAudio as error:
+        raise DataError(f"{said.synthesizer} wrote sound that cannot be read: {error}.") from None
     sound *= said.amplitude / max(1.0, np.abs(sound).max())
     noise = random.normal(_key(said.number, said.synthesizer, "noise"), len(sound))
     return np.clip(np.round(sound + said.noise_stddev * noise), -32768, 32767).astype(np.int16)

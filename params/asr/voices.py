@@ -40,10 +40,10 @@ def digits(
 ):
     """A Conformer of four layers with CTC reads digits that eSpeak NG and Flite speak.
 
-    It has 486,046 weights, and trains on 2,700 recordings by eSpeak NG. It is evaluated on eSpeak NG's
-    held-out speakers (`voices`), on Flite, a synthesizer that it never heard (`flite`), and, with
-    `people=True`, on ten digits of a person (`people`), where Debian's
-    asterisk-core-sounds-en-wav is installed. `masked` adds SpecAugment; with `causal` no frame
+    The 486,046 weights train on 2,726 recordings by eSpeak NG. Evaluations are on eSpeak NG's
+    held-out speakers (`voices`); on Flite, a synthesizer that is new to it (`flite`); and with
+    `people=True` on ten digits of a person (`people`), for which Debian's
+    asterisk-core-sounds-en-wav must be installed. `masked` adds SpecAugment. With `causal` no layer
     sees later frames, as streaming needs it.
 
     apt-get install espeak-ng flite
