@@ -7,7 +7,6 @@ docs/speech_study.md compares them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from lingo.config.params import ParamError, Params
 from lingo.config.registry import experiment
@@ -24,9 +23,10 @@ from tasks.asr.task import CtcRecognition
 NUM_STEPS = 1_200
 WARMUP_STEPS = 100
 
-HEADS: Mapping[str, Any] = {"ctc": CtcRecognition}
-"""Name of a loss -> the task."""
+HEADS: Mapping[str, Params] = {"ctc": CtcRecognition.params()}
+"""Name -> the task, with its loss and how it reads."""
 
+LONGEST = 256  # frames of a recording, at most
 MEAN, STDDEV = 8.5, 1.4  # of a mel bin over the training recordings, in natural logarithms
 
 
@@ -55,10 +55,9 @@ def digits(
     fall = Cosine.params(num_steps=num_steps - WARMUP_STEPS)
     parts = [(Warmup.params(num_steps=WARMUP_STEPS), WARMUP_STEPS), (fall, num_steps)]
     return Experiment.params(
-        task=HEADS[head].params(
-            encoder=_encoder(causal=causal),
-            spec_augment=_MASKS.copy() if masked else None,
-        ),
+        task=HEADS[head]
+        .copy()
+        .set(encoder=_encoder(causal=causal), spec_augment=_MASKS.copy() if masked else None),
         train_input=data,
         eval_inputs=_heldout(data, people=people),
         optimizer=Adam.params(
@@ -89,7 +88,7 @@ def _data() -> Params:
             stddev=[STDDEV] * 40,
         ),
         tokenizer=CharacterTokenizer.params(characters=" abcdefghijklmnopqrstuvwxyz"),
-        boundaries=[100, 150, 200, 300],
+        boundaries=[100, 150, 200, LONGEST],
         constant_frames=False,
         max_labels=24,
         batch_size=16,
@@ -105,10 +104,8 @@ def _heldout(data: Params, *, people: bool) -> dict[str, Params]:
     }
     if people:
         evals["people"] = Prompts.params()
-    return {
-        name: data.copy().set(source=source, repeat=False, scores_text=True)
-        for name, source in evals.items()
-    }
+    once = {"repeat": False, "scores_text": True, "boundaries": [LONGEST]}
+    return {name: data.copy().set(source=source, **once) for name, source in evals.items()}
 
 
 def _encoder(*, causal: bool) -> Params:
