@@ -1,4 +1,4 @@
-"""Data that is drawn or found on any machine: letters, scenes, photographs, digits, docstrings."""
+"""Data that is drawn, found or synthesized: letters, photographs, digits, docstrings, speech."""
 
 from __future__ import annotations
 

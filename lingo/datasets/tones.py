@@ -87,7 +87,7 @@ def tone_words(number: int) -> str:
     """Returns the words of a recording.
 
     >>> tone_words(3)
-    'six'
+    'zero four four'
     """
     drawn = random.uniform(_key(number, "words"), 4)
     count = 1 + int(3 * drawn[0])

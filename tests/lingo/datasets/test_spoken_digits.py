@@ -98,10 +98,10 @@ def test_splits_share_no_speaker_no_voice_and_no_sound(home: pathlib.Path) -> No
 
 
 def test_equal_sounds_are_one_voice(home: pathlib.Path) -> None:
-    write_spoken_digits(home / "set", synthesizer="espeak-ng", num_recordings=400)
+    write_spoken_digits(home / "set", synthesizer="espeak-ng", num_recordings=150)
     names = {row["voice"] for row in rows(home / "set")}
     assert not any({name, other} <= names for name, other in TWINS.items())
-    assert len(names) > 80
+    assert len(names) > 50
     assert not any(name.startswith("en-gb+") for name in names)  # eSpeak NG has one voice for them
 
 
@@ -116,7 +116,7 @@ def test_recordings_are_functions_of_their_numbers(home: pathlib.Path) -> None:
         ).read_bytes()
 
 
-def test_texts_are_one_to_four_digits_and_sets_have_their_own(home: pathlib.Path) -> None:
+def test_texts_are_one_to_four_digits_and_sets_differ(home: pathlib.Path) -> None:
     kinds: tuple[Any, ...] = ("espeak-ng", "flite")
     for name in kinds:
         write_spoken_digits(home / name, synthesizer=name, num_recordings=60)
