@@ -20,8 +20,7 @@ from lingo.optim import Adam, Cosine, SequentialSchedule, Warmup
 from params.asr.conformer import conformer
 from tasks.asr.task import CtcRecognition
 
-NUM_STEPS = 1_200
-WARMUP_STEPS = 100
+NUM_STEPS = 3_000
 
 HEADS: Mapping[str, Params] = {"ctc": CtcRecognition.params()}
 """Name -> the task, with its loss and how it reads."""
@@ -44,7 +43,7 @@ def digits(
     held-out speakers (`voices`); on Flite, a synthesizer that is new to it (`flite`); and with
     `people=True` on ten digits of a person (`people`), for which Debian's
     asterisk-core-sounds-en-wav must be installed. `masked` adds SpecAugment. With `causal` no layer
-    sees later frames, as streaming needs it.
+    after the first convolutions sees later frames, as streaming needs it.
 
     apt-get install espeak-ng flite
     lingo train --exp=asr.voices.digits --logdir=runs/digits
@@ -52,8 +51,9 @@ def digits(
     if head not in HEADS:
         raise ParamError(f"head={head!r} is not known: take {' or '.join(HEADS)}")
     data = _data()
-    fall = Cosine.params(num_steps=num_steps - WARMUP_STEPS)
-    parts = [(Warmup.params(num_steps=WARMUP_STEPS), WARMUP_STEPS), (fall, num_steps)]
+    warmup = max(1, num_steps // 15)
+    fall = Cosine.params(num_steps=num_steps - warmup)
+    parts = [(Warmup.params(num_steps=warmup), warmup), (fall, num_steps)]
     return Experiment.params(
         task=HEADS[head]
         .copy()
@@ -72,7 +72,11 @@ def digits(
 
 
 _MASKS = SpecAugment.params(
-    freq_mask_max_bins=8, freq_mask_count=2, time_mask_max_frames=20, time_mask_count=2
+    freq_mask_max_bins=8,
+    freq_mask_count=2,
+    dynamic_time_mask=True,
+    time_mask_max_ratio=0.15,
+    time_mask_count=2,
 )
 
 
