@@ -38,6 +38,7 @@ _MAX_PROCESSES = 8
 _MAX_SECONDS = 60.0  # of a recording
 _SPEED = (140, 200)  # words per minute
 _PITCH = (30, 70)
+_SILENCE = (0.0, 0.25)  # seconds before and after a recording's words
 _LOUDNESS = (1_500.0, 8_000.0)  # least and greatest amplitude of a recording
 _NOISE = (5.0, 100.0)  # least and greatest standard deviation of a recording's noise
 
@@ -50,6 +51,7 @@ class Utterance(NamedTuple):
     voice: Voice
     text: str
     manner: Manner
+    silences: tuple[float, float]  # seconds before and after the words
     amplitude: float  # of the loudest sample
     noise_stddev: float  # in units of 16-bit samples
 
@@ -57,11 +59,11 @@ class Utterance(NamedTuple):
 class SpokenDigits(AudioSource):
     """Recordings of one to four digits by a speech synthesizer, with their names as transcripts.
 
-    Voice, speed, pitch, loudness and noise differ between recordings. Each speaker has a folder,
-    and each folder is in one split: no held-out voice has a speaker of the training recordings.
-    eSpeak NG's 101 variants in eight accents are 98 speakers; the voices of Flite are another
-    synthesizer's, for evaluations. The recordings are written into the user's cache directory at
-    first use, for which the synthesizer must be installed.
+    Voice, speed, pitch, loudness, noise and the silence around the words differ between recordings.
+    Each speaker has a folder, and each folder is in one split: no held-out voice has a speaker of
+    the training recordings. eSpeak NG's 101 variants in eight accents are 98 speakers; the voices
+    of Flite are another synthesizer's, for evaluations. The recordings are written into the user's
+    cache directory at first use, for which the synthesizer must be installed.
     """
 
     synthesizer: Name = "espeak-ng"  # the program that speaks
@@ -109,8 +111,8 @@ def draw_utterance(number: int, synthesizer: Name, voices: Sequence[Voice]) -> U
     'nine'
     """
     voice, count, *words = random.uniform(_key(number, synthesizer, "words"), 6).tolist()
-    manner = random.uniform(_key(number, synthesizer, "manner"), 4).tolist()
-    speed, pitch, loudness, noise = manner
+    manner = random.uniform(_key(number, synthesizer, "manner"), 6).tolist()
+    speed, pitch, before, after, loudness, noise = manner
     chosen = words[: 1 + int(len(words) * count)]
     return Utterance(
         number,
@@ -118,6 +120,7 @@ def draw_utterance(number: int, synthesizer: Name, voices: Sequence[Voice]) -> U
         voices[int(len(voices) * voice)],
         " ".join(WORDS[int(len(WORDS) * word)] for word in chosen),
         Manner(round(_between(_SPEED, speed)), round(_between(_PITCH, pitch))),
+        (_between(_SILENCE, before), _between(_SILENCE, after)),
         _between(_LOUDNESS, loudness),
         _between(_NOISE, noise),
     )
@@ -142,11 +145,12 @@ def _write(folder: Path, synthesizer: Name, num_recordings: int) -> None:
 
 
 def _disturb(speech: bytes, said: Utterance) -> np.ndarray:
-    """Returns the samples of a WAV file with an utterance's loudness and noise, int16 [L]."""
+    """Returns samples with an utterance's silences, loudness and noise, int16 [L]."""
     try:
         sound = decode(speech, sample_rate=SAMPLE_RATE, max_seconds=_MAX_SECONDS)
     except BrokenAudio as error:
         raise DataError(f"{said.synthesizer} wrote sound that cannot be read: {error}.") from None
+    sound = np.pad(sound, [round(seconds * SAMPLE_RATE) for seconds in said.silences])
     sound *= said.amplitude / max(1.0, np.abs(sound).max())
     noise = random.normal(_key(said.number, said.synthesizer, "noise"), len(sound))
     return np.clip(np.round(sound + said.noise_stddev * noise), -32768, 32767).astype(np.int16)

@@ -25,7 +25,7 @@ NUM_STEPS = 3_000
 HEADS: Mapping[str, Params] = {"ctc": CtcRecognition.params()}
 """Name -> the task, with its loss and how it reads."""
 
-LONGEST = 256  # frames of a recording, at most
+LONGEST = 304  # frames of a recording, at most
 MEAN, STDDEV = 8.5, 1.4  # of a mel bin over the training recordings, in natural logarithms
 
 
@@ -92,7 +92,7 @@ def _data() -> Params:
             stddev=[STDDEV] * 40,
         ),
         tokenizer=CharacterTokenizer.params(characters=" abcdefghijklmnopqrstuvwxyz"),
-        boundaries=[100, 150, 200, LONGEST],
+        boundaries=[120, 170, 220, LONGEST],
         constant_frames=False,
         max_labels=24,
         batch_size=16,

@@ -72,7 +72,9 @@ def test_word_errors_are_of_all_recordings(tmp_path: pathlib.Path) -> None:
         constant_frames=False,
     ).build()
     said = {text: tokenizer.build().encode(text) for text in ("one", "six", "two two two", "")}
-    by_frames = dict(zip((23, 25, 28, 30), ("one", "six", "two two two", ""), strict=True))
+    by_frames: dict[int, str] = dict(
+        zip((23, 25, 28, 30), ("one", "six", "two two two", ""), strict=True)
+    )
 
     def predict(batch: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         assert {*batch} == {"features", "num_frames"}
