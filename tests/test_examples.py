@@ -22,6 +22,9 @@ DIALOG = ["tasks.dialog.ratings", "tasks.dialog.research", "tasks.dialog.tools.r
 OTHERS = [
     "lingo.data.array_spec",
     "lingo.data.task_schedule",
+    "lingo.datasets.spoken_digits",
+    "lingo.datasets.synthesizer",
+    "lingo.datasets.tones",
     "lingo.optim.compound_schedule",
     "lingo.trainer.directory.environment",
     "tools.website.hooks",

@@ -75,7 +75,9 @@ def write_tones(folder: Path, *, num_recordings: int) -> None:
             folder.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(folder) as partial:
             for number in range(num_recordings):
-                (partial / _file_name(number)).write_bytes(_wave_file(tone_samples(number)))
+                (partial / _file_name(number)).write_bytes(
+                    wave_file(tone_samples(number), sample_rate=SAMPLE_RATE)
+                )
     except (ParamError, StorageError):
         if not folder.is_dir():
             raise
@@ -85,7 +87,7 @@ def tone_words(number: int) -> str:
     """Returns the words of a recording.
 
     >>> tone_words(3)
-    'six'
+    'zero four four'
     """
     drawn = random.uniform(_key(number, "words"), 4)
     count = 1 + int(3 * drawn[0])
@@ -133,10 +135,15 @@ def _tone(hertz: float, seconds: float) -> np.ndarray:
     return envelope * np.sin(2 * np.pi * hertz * t)
 
 
-def _wave_file(samples: np.ndarray) -> bytes:
+def wave_file(samples: np.ndarray, *, sample_rate: int) -> bytes:
+    """Returns a WAV file of one channel with samples, int16 [L].
+
+    >>> len(wave_file(np.zeros(8, np.int16), sample_rate=8_000))
+    60
+    """
     file = io.BytesIO()
     with wave.open(file, "wb") as stream:
-        stream.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+        stream.setparams((1, 2, sample_rate, 0, "NONE", ""))
         stream.writeframes(samples.astype("<i2").tobytes())
     return file.getvalue()
 

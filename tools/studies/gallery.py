@@ -75,6 +75,7 @@ PIECES: Mapping[str, Sequence[Piece]] = {
         Piece(Trial("lm.bert.tiny_labels", 0, _FROM_BERT, _BERT), "accuracy", "% accuracy", 100),
         Piece(Trial("lm.bert.tiny_questions", 0, _FROM_BERT, _BERT), "f1", "% F1", 100),
     ),
+    "speech": (_piece("asr.tones.words", "wer", "% word errors"),),
     "tables": (
         _percent("table.mine"),
         _percent("table.wine"),
