@@ -184,7 +184,7 @@ def load_run(trained: Trained, folder: Path, *, name: str | None = None) -> Serv
     the task has no predictions, or if a layer calls Python code at run time.
     """
     owner, experiment = trained.exported_model(), trained.experiment
-    data = next(iter(experiment.eval_inputs.values()), experiment.train_input)
+    data = experiment.prediction_input
     signatures = model_signatures(owner, (), data.specs())
     functions = {signature.name: trace(owner, signature) for signature in signatures}
     model = _model(name or folder.resolve().name, trained.step, functions, owner)

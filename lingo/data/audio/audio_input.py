@@ -28,9 +28,12 @@ from lingo.data.index import Index, Progress, open_index
 from lingo.data.packing import Piece
 from lingo.data.prompt import Answer
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
+from lingo.metrics.media import Audio, Media, Table
 from lingo.metrics.transcript import normalize_transcript, word_error_results, word_errors
 from lingo.ops import random
 from lingo.ops.speech.log_mel import LogMel
+
+_MAX_SOUNDS = 4  # recordings whose sound is shown
 
 MEASURES = ("wer", "oracle_wer", "sentence_accuracy")
 """What `AudioInput.score` returns."""
@@ -80,6 +83,7 @@ class AudioInput(Bucketed):
     cache: Operational[bool] = False  # keep features in memory
 
     thread_safe = True
+    text_ids = ("labels", "num_labels")
 
     def check(self) -> None:
         super().check()
@@ -232,19 +236,66 @@ class AudioInput(Bucketed):
         `predictions` has `labels`, int32 [N, U], or [N, K, U] with the best of K hypotheses first,
         and `num_labels`, int32 [N] or [N, K].
         """
-        labels, sizes = predictions["labels"], predictions["num_labels"]
-        if labels.ndim == 2:
-            labels, sizes = labels[:, None], sizes[:, None]
-        order = self._row_utterances[self._row_utterances >= 0][: len(labels)]
-        texts = [
-            [self.tokenizer.decode(ids[:size]) for ids, size in zip(every, counts, strict=True)]
-            for every, counts in zip(labels, sizes, strict=True)
-        ]
+        texts = self._hypotheses(predictions)
+        order = self._row_utterances[self._row_utterances >= 0][: len(texts)]
         references = [self.utterances.texts[utterance] for utterance in order.tolist()]
         results = word_error_results(word_errors(references, texts))
         names = map(self.utterances.index.where, self.utterances.documents[order].tolist())
         answers = [Answer(n, r, t[0]) for n, r, t in zip(names, references, texts, strict=True)]
         return {name: results.get(name, np.nan) for name in MEASURES}, answers
+
+    def describe_predictions(self, predictions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns predictions with `audio`, the file, and `text`, the transcript, both str [B].
+
+        If the task predicts K hypotheses, `text` is the first, and `texts`, str [B, K], has all.
+        Predictions without `labels` and `num_labels`, as `score` takes them, have no text.
+        """
+        found = dict(predictions)
+        first = {"audio": found.pop("file")} if "file" in found else {}
+        if self._has_transcripts(predictions):
+            texts = np.array(self._hypotheses(predictions), str)
+            first["text"] = texts[:, 0]
+            if predictions["labels"].ndim == 3:
+                first["texts"] = texts
+        return first | found
+
+    def summaries(
+        self, numbers: np.ndarray, predictions: Mapping[str, np.ndarray]
+    ) -> dict[str, Media]:
+        """Returns the sound of the first recordings, and transcripts next to predicted ones."""
+        names = self.example_names(numbers)
+        utterances = self._row_utterances[numbers]
+        sounds = [_as_int16(self.samples(one)) for one in utterances[:_MAX_SOUNDS].tolist()]
+        rate, references = self.front_end.p.sample_rate, self.utterances.texts
+        columns = {"audio": names}
+        if self.source.has_transcripts:
+            columns["reference"] = [references[one] for one in utterances.tolist()]
+        if self._has_transcripts(predictions):
+            columns["hypothesis"] = [first for first, *_ in self._hypotheses(predictions)]
+        rows = zip(*columns.values(), strict=True)
+        captions = [": ".join(row[:2]) for row in rows][:_MAX_SOUNDS]
+        return {
+            "recordings": Audio(sounds, rate, captions),
+            "transcripts": Table(columns),
+        }
+
+    def _has_transcripts(self, predictions: Mapping[str, np.ndarray]) -> bool:
+        """Returns whether predictions have ids of texts, [B, U] or [B, K, U], and their numbers."""
+        if not all(name in predictions for name in self.text_ids):
+            return False
+        labels, sizes = (predictions[name] for name in self.text_ids)
+        is_whole = labels.dtype.kind in "iu" and sizes.dtype.kind in "iu"
+        return is_whole and labels.ndim in (2, 3) and labels.shape[:-1] == sizes.shape
+
+    def _hypotheses(self, predictions: Mapping[str, np.ndarray]) -> list[list[str]]:
+        """Returns the texts of each prediction, [B][K], the best first."""
+        labels, sizes = predictions["labels"], predictions["num_labels"]
+        if labels.ndim == 2:
+            labels, sizes = labels[:, None], sizes[:, None]
+        return [
+            [self.tokenizer.decode(ids[:size]) for ids, size in zip(every, counts, strict=True)]
+            for every, counts in zip(labels, sizes, strict=True)
+        ]
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns the source, the number of recordings, their seconds, and a digest.
@@ -359,6 +410,11 @@ class AudioInput(Bucketed):
     def _text(self, text: str) -> str:
         text = normalize_transcript(text) if self.p.normalizes_text else text
         return " ".join(text.split())
+
+
+def _as_int16(samples: np.ndarray) -> np.ndarray:
+    """Returns samples [L] as int16 [L, 1]."""
+    return np.clip(np.round(samples), -32_768, 32_767).astype(np.int16)[:, None]
 
 
 def _count(num: int) -> str:
