@@ -18,6 +18,7 @@ from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.prompt import Answer, Prompt, TextPair
+from lingo.data.request import RequestReader
 from lingo.data.task_schedule import Evaluated
 from lingo.metrics.media import Media
 from lingo.ops.kind import describe_kind
@@ -234,6 +235,13 @@ class Input(Configurable, interface=True):
         `lingo predict` and `model.predict`; by default nothing is added.
         """
         return dict(predictions)
+
+    def request_reader(self) -> RequestReader | None:
+        """Returns what reads a server's requests, such as recordings; None: they are arrays.
+
+        Raises MissingPackage if reading needs a package that is not installed.
+        """
+        return None
 
     def summaries(
         self, numbers: np.ndarray, predictions: Mapping[str, np.ndarray]

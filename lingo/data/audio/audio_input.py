@@ -20,6 +20,7 @@ from lingo.config.base.types import Operational
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.data.array_spec import ArraySpec
+from lingo.data.audio.request import AudioRequests
 from lingo.data.audio.source import AudioFiles, AudioSource, SampleCounter
 from lingo.data.audio.waveform import BrokenAudio, decode
 from lingo.data.bucketed_input import Bucketed, Buckets, rows_of_equal_size
@@ -27,6 +28,7 @@ from lingo.data.files import DataError
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.packing import Piece
 from lingo.data.prompt import Answer
+from lingo.data.request import RequestReader
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 from lingo.metrics.media import Audio, Media, Table
 from lingo.metrics.transcript import normalize_transcript, word_error_results, word_errors
@@ -98,7 +100,6 @@ class AudioInput(Bucketed):
                 "cache=True keeps features, but front_end.noise_stddev changes them in each epoch:"
                 " set one of them to its default"
             )
-        self._program = functools.cache(self._make_program)
         self._kept_features: dict[int, np.ndarray] = {}
 
     @property
@@ -128,6 +129,13 @@ class AudioInput(Bucketed):
         boundaries = [max(longest, self.p.boundaries[-1])]
         return self.p.copy().set(
             source=source, front_end=front_end, boundaries=boundaries, cache=False, **single
+        )
+
+    def request_reader(self) -> RequestReader:
+        front_end = self.p.front_end.copy().set(noise_stddev=0.0).build()
+        program, key = _make_program(front_end), random.Key(*np.zeros([2, 1], np.uint32))
+        return AudioRequests(
+            front_end, lambda samples: program(samples, key), max_frames=self.p.boundaries[-1]
         )
 
     def example_names(self, numbers: np.ndarray) -> list[str]:
@@ -192,8 +200,7 @@ class AudioInput(Bucketed):
         root = random.fold(random.root_key(self.p.seed), random.text_hash("noise"))
         numbers = np.array([number])
         keys = random.fold(random.fold(root, numbers >> 32), numbers)
-        with tf.device("CPU:0"):
-            features = self._program()(samples[None], *keys).numpy()
+        features = self._program(samples, keys)
         if self.p.cache:
             self._kept_features[utterance] = features
         return features
@@ -359,20 +366,9 @@ class AudioInput(Bucketed):
             rows[own] = [piece.document for piece in plan.pieces]
         return rows
 
-    def _make_program(self) -> Callable[..., Any]:
-        """Returns the program (samples [1, L], key's words [1]) -> features, float32 [T, D].
-
-        A program computes the weights of mel bins once, which take as long as a recording's rest.
-        """
-        words = tf.TensorSpec([1], tf.uint32)
-
-        def compute(samples: tf.Tensor, high: tf.Tensor, low: tf.Tensor) -> tf.Tensor:
-            keys = random.Key(high, low)
-            values = self.front_end(samples, tf.shape(samples)[1:], keys=keys).values
-            return tf.cast(values[0], tf.float32)
-
-        specs = [tf.TensorSpec([1, None], tf.float64), words, words]
-        return tf.function(compute, input_signature=specs, autograph=False)
+    @functools.cached_property
+    def _program(self) -> Callable[[np.ndarray, random.Key], np.ndarray]:
+        return _make_program(self.front_end)
 
     def _open(self, progress: Progress | None) -> Utterances:
         source = self.source
@@ -410,6 +406,27 @@ class AudioInput(Bucketed):
     def _text(self, text: str) -> str:
         text = normalize_transcript(text) if self.p.normalizes_text else text
         return " ".join(text.split())
+
+
+def _make_program(front_end: LogMel) -> Callable[[np.ndarray, random.Key], np.ndarray]:
+    """Returns a function (samples [L], key's words [1]) -> features, float32 [T, D].
+
+    Its program computes the weights of mel bins once, which take as long as a recording's rest.
+    """
+    words = tf.TensorSpec([1], tf.uint32)
+
+    def compute(samples: tf.Tensor, high: tf.Tensor, low: tf.Tensor) -> tf.Tensor:
+        values = front_end(samples, tf.shape(samples)[1:], keys=random.Key(high, low)).values
+        return tf.cast(values[0], tf.float32)
+
+    specs = [tf.TensorSpec([1, None], tf.float64), words, words]
+    program: Any = tf.function(compute, input_signature=specs, autograph=False)
+
+    def features(samples: np.ndarray, key: random.Key) -> np.ndarray:
+        with tf.device("CPU:0"):
+            return program(samples[None], *key).numpy()
+
+    return features
 
 
 def _as_int16(samples: np.ndarray) -> np.ndarray:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
@@ -14,6 +17,11 @@ import lingo
 from lingo.cli.main import main
 from lingo.data.audio.source import CsvAudio
 from lingo.datasets.tones import tone_words, write_tones
+from lingo.metrics.media import Audio
+from lingo.serving.app import Limits, Service
+from lingo.serving.batcher import BatchLimits
+from lingo.serving.model import load_export, load_run
+from tests.lingo.serving.test_app import Answer, Client
 
 SMALL = ("Tones.num_recordings=40", "AudioInput.batch_size=4", "BatchNorm.statistics_over=4")
 
@@ -79,3 +87,60 @@ def test_tensorboard_plays_recordings_next_to_texts(folder: pathlib.Path) -> Non
     (table,) = found.Tensors("eval/transcripts")
     (titles, *_) = make_ndarray(table.tensor_proto).item().decode().splitlines()
     assert titles == "| audio | reference | hypothesis |"
+
+
+def ask(service: Service, audio: list[Any]) -> Answer:
+    message = {"instances": [{"audio": one} for one in audio]}
+    return Client(service).post(message, "/v1/models/run:predict")
+
+
+def base64_of(data: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(data).decode()}
+
+
+def test_a_server_answers_recordings_with_texts(folder: pathlib.Path) -> None:
+    trained = lingo.load(folder / "run")
+    files = [(folder / f"clips/0000{i}.wav").read_bytes() for i in range(2)]
+    long = wave_of(seconds=30)
+    limits = Limits(BatchLimits(4, 0.01, 256), 4, 1_000_000, 60.0, 10.0)
+    service = Service(load_run(trained, folder / "run"), limits, report=pytest.fail)
+    try:
+        metadata = Client(service).get("/v1/models/run/metadata").json["metadata"]
+        signature = metadata["signature_def"]["signature_def"]["predict"]
+        assert {*signature["inputs"]} == {"audio"}
+        assert {*signature["outputs"]} == {"text"}
+        expected = trained.predict(folder / "clips")["text"].tolist()
+        answer = ask(service, [base64_of(file) for file in files])
+        assert (answer.status, answer.json) == (200, {"predictions": expected})
+        for audio, status, text in (
+            ([{"b64": "@"}], 400, "audio: b64 is not in base64: '@': wanted string [any]"),
+            ([base64_of(files[0]), base64_of(b"")], 400, "audio[1]: it is empty: send a WAV or"),
+            ([base64_of(long)], 400, "its 30.0 seconds are 2,998 frames, and the model takes up"),
+            ([base64_of(files[0])] * 5, 413, "the request has 5 examples, more than 4"),
+            ([base64_of(wave_of(seconds=2.7))], 413, "has 280 positions, more than 256: send a"),
+        ):
+            answer = ask(service, audio)
+            assert answer.status == status
+            assert text in answer.error
+        answer = Client(service).post(b"x" * 1_000_001, "/v1/models/run:predict")
+        assert answer.status == 413
+    finally:
+        service.close()
+
+
+def wave_of(*, seconds: float) -> bytes:
+    """Returns silence as a WAV file."""
+    (file,) = Audio(np.zeros([1, int(8000 * seconds), 1]), 8000).to_wav()
+    return file
+
+
+def test_an_exported_model_takes_features(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    trained = lingo.load(folder / "run")
+    trained.export(tmp_path / "out", format="savedmodel")
+    predict = load_export(tmp_path / "out").signatures["predict"]
+    assert {*predict.inputs} == {"features", "num_frames"}
+    batch = trained.experiment.eval_inputs["heldout"].batch(0)
+    assert {*predict.compute({name: batch[name] for name in predict.inputs})} == {
+        "labels",
+        "num_labels",
+    }
