@@ -17,9 +17,9 @@ from lingo.config import ranges
 from lingo.config.base.types import Operational
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.registry import ResolvedExperiment
-from lingo.data.array_spec import Specs
+from lingo.data.array_spec import LateSpecs, Specs
 from lingo.data.epochs import Cadence, RunLength, check_unit
-from lingo.data.input import MAX_STEPS, Input, LateSpecs
+from lingo.data.input import MAX_STEPS, Input
 from lingo.decode.chat import ContinueText, Responder
 from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
@@ -315,6 +315,11 @@ class Experiment(Configurable):
         return [*self.p.eval_inputs, *self.p.evaluate.averages]
 
     @property
+    def prediction_input(self) -> Input:
+        """The first evaluation input, or the training input: it decides how files are read."""
+        return next(iter(self.eval_inputs.values()), self.train_input)
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """Names of classes by label; (): they have none. DataError: the data is not readable."""
         return tuple(getattr(self.task.p, "class_names", ())) or self.train_input.class_names
@@ -420,7 +425,7 @@ class Experiment(Configurable):
 
     def _train_specs(self) -> Specs:
         data = self.train_input
-        return LateSpecs(data) if data.declares_late else data.specs()
+        return LateSpecs(Input.specs(data), data.specs) if data.declares_late else data.specs()
 
     def _inputs(self) -> list[Input]:
         return [self.train_input, *self.eval_inputs.values()]

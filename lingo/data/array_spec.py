@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 ArraySpec: TypeAlias = tuple[tuple[int, ...], str]
@@ -30,3 +31,24 @@ def marked_task(names: Iterable[str]) -> str | None:
     'translation'
     """
     return next((name.removeprefix(_TASK) for name in names if name.startswith(_TASK)), None)
+
+
+class LateSpecs(Mapping[str, ArraySpec]):
+    """The specs of an input that `declares_late`; they are computed when they are needed."""
+
+    def __init__(self, known: Specs, compute: Callable[[], Specs]) -> None:
+        """`known` are specs of the tensors that batches of all inputs have; `compute` has all."""
+        self._known, self._compute = known, compute
+
+    def __getitem__(self, name: str) -> ArraySpec:
+        return self._known[name] if name in self._known else self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @functools.cached_property
+    def _all(self) -> Specs:
+        return self._compute()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.input import Input, check_inner
 from lingo.data.prompt import Prompt
+from lingo.metrics.media import Media
 
 
 class DerivedInput(Input, interface=True):
@@ -51,6 +53,18 @@ class DerivedInput(Input, interface=True):
 
     def example_names(self, numbers: np.ndarray) -> list[str]:
         return self.input.example_names(numbers)
+
+    @property
+    def text_ids(self) -> tuple[str, ...]:
+        return self.input.text_ids
+
+    def describe_predictions(self, predictions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return self.input.describe_predictions(predictions)
+
+    def summaries(
+        self, numbers: np.ndarray, predictions: Mapping[str, np.ndarray]
+    ) -> dict[str, Media]:
+        return self.input.summaries(numbers, predictions)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         self.input.prepare(progress=progress)

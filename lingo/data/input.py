@@ -6,9 +6,8 @@ Axes: B examples.
 from __future__ import annotations
 
 import bisect
-import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,10 +15,12 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, Params
 from lingo.config.roots.user_line import definition_line, is_lingos
-from lingo.data.array_spec import ArraySpec, Specs
+from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.prompt import Answer, Prompt, TextPair
+from lingo.data.request import RequestReader
 from lingo.data.task_schedule import Evaluated
+from lingo.metrics.media import Media
 from lingo.ops.kind import describe_kind
 
 MAX_STEPS = 2**31 - 1
@@ -44,6 +45,8 @@ class Input(Configurable, interface=True):
     """Advice for errors: what to do if examples differ when they are made again."""
     has_text_pairs: ClassVar[bool] = False  # whether the input has `text_pairs`
     measures: ClassVar[tuple[str, ...]] = ()  # names of the metrics that `score` returns
+    text_ids: ClassVar[tuple[str, ...]] = ()
+    """Predicted arrays of token ids, which `describe_predictions` turns into texts."""
     thread_safe: ClassVar[bool] = False
     """Whether several threads may call `batch` at once. Subclasses do not inherit it, because they
     may keep something between calls.
@@ -224,6 +227,34 @@ class Input(Configurable, interface=True):
         del numbers
         return []
 
+    def describe_predictions(self, predictions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns predictions with what readers want first, such as the `text` of token ids.
+
+        `predictions` are from `Task.predict`, {name: [B, ...]} without padding. They also have
+        `file`, str [B], if the examples have names (`example_names`). The result is for
+        `lingo predict` and `model.predict`; by default nothing is added.
+        """
+        return dict(predictions)
+
+    def request_reader(self) -> RequestReader | None:
+        """Returns what reads a server's requests, such as recordings; None: they are arrays.
+
+        Raises MissingPackage if reading needs a package that is not installed.
+        """
+        return None
+
+    def summaries(
+        self, numbers: np.ndarray, predictions: Mapping[str, np.ndarray]
+    ) -> dict[str, Media]:
+        """Returns what TensorBoard shows of examples that the batch does not have, by name.
+
+        For example, the sound of recordings. `numbers`, int64 [B], are the `example_id` of the
+        first examples of a pass, without padding; `predictions`, {name: [B, ...]}, are the task's.
+        A summary of the task under the same name is shown instead.
+        """
+        del numbers, predictions
+        return {}
+
     def prompt(self, text: str) -> Prompt:
         """Returns a text as a model's prompt; only inputs with a `tokenizer` have prompts."""
         tokenizer = vars(self)["tokenizer"]
@@ -374,27 +405,6 @@ class Input(Configurable, interface=True):
     def code_line(self) -> str:
         """Returns `file:line` of the code that makes the examples, for errors."""
         return definition_line(type(self).examples)
-
-
-class LateSpecs(Mapping[str, ArraySpec]):
-    """The specs of an input that `declares_late`; the input computes them when they are needed."""
-
-    def __init__(self, input: Input) -> None:
-        self._input = input
-        self._known = Input.specs(input)  # specs of the tensors that batches of all inputs have
-
-    def __getitem__(self, name: str) -> ArraySpec:
-        return self._known[name] if name in self._known else self._all[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    @functools.cached_property
-    def _all(self) -> Specs:
-        return self._input.specs()
 
 
 def check_inner(inner: Input, outer: Input, *, field: str) -> None:

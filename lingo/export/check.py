@@ -104,8 +104,8 @@ class ExportCheck(NamedTuple):
 def read_examples(data: Input, number: int = NUM_EXAMPLES) -> dict[str, np.ndarray]:
     """Returns the first `number` examples of an input, or all if it has fewer: {name: [B, ...]}.
 
-    Examples that are padding (weight 0) are left out. At most `number` batches of a repeating input
-    are read. Raises ParamError if there is no example.
+    Examples that are padding (weight 0) are left out, and rows of shorter buckets are padded. At
+    most `number` batches of a repeating input are read. Raises ParamError if there is no example.
     """
     batches: list[dict[str, np.ndarray]] = []
     missing = number
@@ -118,7 +118,16 @@ def read_examples(data: Input, number: int = NUM_EXAMPLES) -> dict[str, np.ndarr
             break
     if missing == number:
         raise ParamError(f"{type(data).__name__} has no examples to check an export with")
-    return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+    sizes = {name: shape for name, (shape, _) in data.specs().items()}
+    return {
+        name: np.concatenate([_pad(b[name], sizes[name]) for b in batches]) for name in batches[0]
+    }
+
+
+def _pad(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Returns an array [B, ...] with zeros appended, up to a shape in all axes but the first."""
+    widths = [most - size for most, size in zip(shape[1:], array.shape[1:], strict=True)]
+    return np.pad(array, [(0, 0), *((0, width) for width in widths)]) if any(widths) else array
 
 
 def split_examples(

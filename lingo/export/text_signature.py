@@ -199,8 +199,8 @@ def model_signatures(model: ExportedModel, names: Sequence[str], specs: Specs) -
 
     For a table, the signature `predict` takes the raw cells of its columns.
     """
-    data = next(iter(model.experiment.eval_inputs.values()), model.experiment.train_input)
-    signatures = read_raw_cells(find_signatures(model, names, specs), data)
+    found = find_signatures(model, names, specs)
+    signatures = read_raw_cells(found, model.experiment.prediction_input)
     return signatures + text_signatures(model.experiment.train_input, signatures)
 
 

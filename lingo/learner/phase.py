@@ -34,38 +34,24 @@ class Phase(NamedTuple):
 
     It moves the weights and the moving statistics whose whole names one of the patterns `weights`
     matches. Its other layers take part in the loss, and stay as they are.
-
-    With `examples` a phase is due only in steps whose batch has examples for it: where the sum of
-    this loss denominator over the whole batch is above 0. A weight may be in several phases only if
-    all of them have `examples`. The task promises that a batch has examples for one of these.
     """
 
     weights: tuple[str, ...]  # regular expressions of whole names of weights and statistics
     loss: str = "loss"  # the task's method that returns the terms of the phase's loss
     every_steps: int = 1  # the phase is due at every such step
     first_step: int = 0  # the number of steps done before the phase is due for the first time
-    examples: str | None = None  # a loss denominator; None: the phase does not depend on the batch
 
     @property
     def is_always_due(self) -> bool:
-        return self.every_steps == 1 and self.first_step == 0 and self.examples is None
+        return self.every_steps == 1 and self.first_step == 0
 
-    def is_due(self, step: tf.Tensor, denominators: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def is_due(self, step: tf.Tensor) -> tf.Tensor:
         """Returns whether the phase is due, a bool scalar.
 
-        `step` is an int32 scalar, the number of steps done before; `denominators` are the task's,
-        float32 scalars, summed over the whole batch.
+        `step` is an int32 scalar, the number of steps done before.
         """
         since = step - self.first_step
-        due = (since >= 0) & (tf.math.floormod(since, self.every_steps) == 0)
-        if self.examples is None:
-            return due
-        if self.examples not in denominators:
-            raise ParamError(
-                f"a phase has examples={self.examples!r}, which is not one of the task's"
-                f" loss_denominators: {', '.join(denominators)}"
-            )
-        return due & (denominators[self.examples] > 0)
+        return (since >= 0) & (tf.math.floormod(since, self.every_steps) == 0)
 
     def moves(self, where: str) -> bool:
         """Returns whether the phase moves the weight or statistic at a program path.
@@ -151,11 +137,10 @@ def check_phases(phases: Phases, trained: Mapping[str, bool], statistics: Sequen
                 " of a phase; a weight that should stay as it is can be Frozen, by the optimizer"
                 " ByPath"
             )
-        if len(own) > 1 and any(phases[name].examples is None for name in own):
+        if len(own) > 1:
             raise ParamError(
                 f"the phases {' and '.join(map(repr, own))} move {where!r}: a weight belongs to one"
-                " phase, whose loss may have several terms; phases of different batches share"
-                " weights if each has `examples`"
+                " phase, whose loss may have several terms"
             )
 
 
@@ -177,10 +162,10 @@ def _check_fields(name: str, phase: Phase) -> None:
             " as ('generator/.*',)"
         )
     check_patterns(phase.weights)
-    for field, wanted in (("loss", "method of the task"), ("examples", "loss denominator")):
-        value = getattr(phase, field)
-        if not isinstance(value, str) and (field == "loss" or value is not None):
-            raise ParamError(f"{name!r}: {field}={value!r:.80}: the name of a {wanted} is wanted")
+    if not isinstance(phase.loss, str):
+        raise ParamError(
+            f"{name!r}: loss={phase.loss!r:.80}: the name of a method of the task is wanted"
+        )
     for field, least in (("every_steps", 1), ("first_step", 0)):
         if type(value := getattr(phase, field)) is not int or value < least:
             raise ParamError(f"{name!r}: {field}={value!r} is not an int from {least}")

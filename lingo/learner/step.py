@@ -150,7 +150,7 @@ def batch_sums(
     phase = learner.task.phases().get(learner.phase or "")
     if phase is None or phase.is_always_due:
         return place.compute(sums)
-    due = phase.is_due(state.step, denominators)
+    due = phase.is_due(state.step)
     return place.compute(lambda: _sums_if(due, sums)) | {"due": tf.cast(due, tf.float32)}
 
 
@@ -273,20 +273,19 @@ def normalize_losses(
     is the sum of coefficient * term. Raises ParamError if two losses have the same name, or if
     a loss is called `total`.
 
-    The terms of a phase get its name in front, in the result as in `denominators`. A term of
-    a phase without a denominator is divided by the denominator that is the phase's `examples`.
+    The terms of a phase get its name in front, in the result as in `denominators`.
     """
     if twice := sums.keys() & side_losses.keys() | {"total"} & (sums.keys() | side_losses.keys()):
         raise ParamError(
             f"{definition_line(task.loss)}: two losses have the name {min(twice)!r}: rename the"
             " layer's, or the task's"
         )
-    front, usual, others = "", "examples", set(task.phases())
-    if phase is not None:
-        front, usual = f"{phase}/", task.phases()[phase].examples or usual
+    front, others = "" if phase is None else f"{phase}/", set(task.phases())
     terms = {f"{front}{term}": value for term, value in (*sums.items(), *side_losses.items())}
     losses = {
-        term: tf.math.divide_no_nan(value, denominators[term if term in denominators else usual])
+        term: tf.math.divide_no_nan(
+            value, denominators[term if term in denominators else "examples"]
+        )
         for term, value in terms.items()
     }
     check_coefficients(task, losses, others=others - {phase} if phase else ())

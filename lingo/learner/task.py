@@ -192,11 +192,11 @@ class Task(Layer, interface=True):
     ) -> dict[str, Media | float]:
         """Returns TensorBoard summaries of some examples at each evaluation, by name.
 
-        A summary is an `Image`, `Histogram`, `Text` or `Table` of `lingo.metrics`, or a number. The
-        arrays are [B, ...] of the first B <= `summary.num_examples` examples of an evaluation
-        input, without padding; `predictions` are the results of `predict`. To find mistakes early,
-        this method is also called before the first step, with zeros as predictions. Later, an
-        exception is only a warning.
+        A summary is an `Image`, `Audio`, `Histogram`, `Text` or `Table` of `lingo.metrics`, or a
+        number. The arrays are [B, ...] of the first B <= `summary.num_examples` examples of an
+        evaluation input, without padding; `predictions` are the results of `predict`. To find
+        mistakes early, this method is also called before the first step, with zeros as predictions.
+        Later, an exception is only a warning.
         """
         return {}
 
@@ -427,7 +427,7 @@ def check_summaries(
             raise _mistake(
                 method,
                 f" returned a summary {name!r} that cannot be shown: {why}. A summary is an"
-                " Image, Histogram, Text or Table of lingo.metrics, or a number",
+                " Image, Audio, Histogram, Text or Table of lingo.metrics, or a number",
             )
         if name in metrics:
             raise _mistake(method, f": {name!r} is the name of a metric: rename the summary")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lingo.metrics.classification import confusion, score_counts, score_table, top_k_accuracy
 from lingo.metrics.confusion_picture import confusion_image
 from lingo.metrics.mean_average_precision import coco_detections, detection_table
-from lingo.metrics.media import Histogram, Image, Table, Text, TokenIds
+from lingo.metrics.media import Audio, Histogram, Image, Table, Text, TokenIds
 from lingo.metrics.metric import (
     Accumulator,
     bits,
@@ -21,6 +21,7 @@ from lingo.metrics.transcript import normalize_transcript, word_errors
 
 __all__ = [
     "Accumulator",
+    "Audio",
     "Histogram",
     "Image",
     "Table",

@@ -1,11 +1,13 @@
-"""Images, histograms, texts and tables for TensorBoard, as plain values.
+"""Images, sounds, histograms, texts and tables for TensorBoard, as plain values.
 
-Axes: N images, H height, W width, C channels.
+Axes: N images or sounds, H height, W width, C channels, L samples.
 """
 
 from __future__ import annotations
 
+import io
 import numbers
+import wave
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +19,8 @@ MAX_ROWS = 1000
 _SMALLEST_SIDE = 64  # pixels; smaller images are enlarged, so that a browser does not blur them
 _GAP = 4  # pixels between two images
 _WHITE = 255
+_MAX_CHANNELS, _MAX_RATE = 32, 768_000  # of a sound that a browser might play
+_FULL_SCALE = 32_767  # the largest sample of 16 bits
 _DIGITS = 5  # significant digits of a number in a table
 
 
@@ -56,6 +60,49 @@ class Image(NamedTuple):
         gap = np.full([images[0].shape[0], _GAP, images[0].shape[2]], _WHITE, np.uint8)
         row = np.concatenate([part for image in images for part in (image, gap)][:-1], axis=1)
         return np.broadcast_to(row, [*row.shape[:2], 3])
+
+
+class Audio(NamedTuple):
+    """Sounds that a reader can play, one below the other.
+
+    Each waveform is [L, C], with any L: int16, or floats from -1 to 1; an array [N, L, C] holds N
+    of one length. Floats beyond -1..1 are clipped. `captions` has a text per sound; (): none.
+    """
+
+    waveforms: Sequence[np.ndarray] | np.ndarray
+    sample_rate: int  # samples per second
+    captions: Sequence[str] = ()
+
+    def problem(self) -> str:
+        """Returns why the sounds cannot be played, in words; "" if they can."""
+        if not isinstance(self.waveforms, (list, tuple, np.ndarray)):
+            return "the waveforms of an Audio are no list of arrays [L, C]"
+        arrays = [np.asarray(waveform) for waveform in self.waveforms]
+        for array in arrays:
+            if array.ndim != 2 or not 1 <= array.shape[1] <= _MAX_CHANNELS:
+                return f"a waveform of an Audio has shape {list(array.shape)}, not [L, C]"
+            if array.dtype != np.int16 and array.dtype.kind != "f":
+                return f"a waveform of an Audio is {array.dtype}: take int16, or floats in -1..1"
+        rate = self.sample_rate
+        if not isinstance(rate, numbers.Integral) or not 1 <= rate <= _MAX_RATE:
+            return f"the sample_rate of an Audio is {rate!r}, not an int of 1 to {_MAX_RATE:,}"
+        if self.captions and len(self.captions) != len(arrays):
+            return f"an Audio has {len(arrays)} waveforms, but {len(self.captions)} captions"
+        return "" if arrays else "an Audio has no waveform"
+
+    def to_wav(self) -> list[bytes]:
+        """Returns each sound as a WAV file of 16 bits.
+
+        >>> (file,) = Audio([np.zeros([3, 1], np.int16)], 8000).to_wav()
+        >>> len(file) - 44, file[:4]
+        (6, b'RIFF')
+        """
+        return [_wav(np.asarray(waveform), int(self.sample_rate)) for waveform in self.waveforms]
+
+    def to_markdown(self) -> list[str]:
+        """Returns each caption in Markdown, with characters escaped, so that it is shown as is."""
+        captions = self.captions or [""] * len(self.waveforms)
+        return [_escape(caption) for caption in captions]
 
 
 class Histogram(NamedTuple):
@@ -145,7 +192,7 @@ class Table(NamedTuple):
         return "\n".join(rows) + (f"\n\n{num_hidden:,} more rows" if num_hidden > 0 else "")
 
 
-Media: TypeAlias = Image | Histogram | Text | Table
+Media: TypeAlias = Image | Audio | Histogram | Text | Table
 """The values that a task may show in addition to numbers."""
 
 
@@ -155,7 +202,7 @@ def media_problem(summary: Any) -> str:
     >>> media_problem(0.5), media_problem("a")
     ('', 'it is a str')
     """
-    if isinstance(summary, (Image, Histogram, Text, Table)):
+    if isinstance(summary, (Image, Audio, Histogram, Text, Table)):
         return summary.problem()
     return "" if _is_number(summary) else f"it is a {type(summary).__name__}"
 
@@ -164,6 +211,18 @@ def _enlarge(pixels: np.ndarray) -> np.ndarray:
     """Enlarges every pixel of [H, W, C] to a square, so that the shorter side can be seen."""
     times = max(1, _SMALLEST_SIDE // min(pixels.shape[:2]))
     return pixels.repeat(times, axis=0).repeat(times, axis=1)
+
+
+def _wav(waveform: np.ndarray, sample_rate: int) -> bytes:
+    """Returns a waveform [L, C] as a WAV file."""
+    if waveform.dtype != np.int16:
+        floats = np.nan_to_num(waveform.astype(np.float64), nan=0.0)
+        waveform = np.round(np.clip(floats, -1, 1) * _FULL_SCALE).astype(np.int16)
+    file = io.BytesIO()
+    with wave.open(file, "wb") as stream:
+        stream.setparams((waveform.shape[1], 2, sample_rate, 0, "NONE", ""))
+        stream.writeframes(waveform.astype("<i2").tobytes())
+    return file.getvalue()
 
 
 def _is_number(value: Any) -> bool:

@@ -22,7 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import NamedTuple, TypeVar, cast
 
-import numpy as np
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -41,6 +40,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lingo.config.base.errors import LingoError
 from lingo.decode.chat import Chat, ChatOptions
+from lingo.export.exported_model import Arrays
 from lingo.serving import codec
 from lingo.serving.batcher import Batcher, BatchLimits
 from lingo.serving.chat import CLIENT_CLOSED_REQUEST, Answering, EventStream, read_chat
@@ -210,8 +210,10 @@ class Service:
             name, is_rows, inputs = await self._read_call(request, self._convert)
             request.state.signature = name
             outputs = await self._batchers[name].compute(inputs)
-            write = functools.partial(codec.write_outputs, outputs, is_rows=is_rows)
-            content = await self._in_thread(write)
+            describe = self.model.signatures[name].describe
+            content = await self._in_thread(
+                lambda: codec.write_outputs(describe(outputs), is_rows=is_rows)
+            )
         return Response(content, media_type="application/json")
 
     async def _chat(self, request: Request, begin: Callable[[ChatOptions], Chat]) -> Response:
@@ -235,11 +237,14 @@ class Service:
         codec.check_size(body, self._max_values)
         return await self._in_thread(convert, body)
 
-    def _convert(self, body: bytes) -> tuple[str, bool, dict[str, np.ndarray]]:
+    def _convert(self, body: bytes) -> tuple[str, bool, Arrays]:
         """Parses a body: returns (name of the signature, whether the body has rows, inputs)."""
         call = codec.read_call(body)
         name = codec.find_signature(self.model, call.signature)
-        return name, call.is_rows, codec.read_inputs(call, self.model.signatures[name].inputs)
+        signature = self.model.signatures[name]
+        inputs = codec.read_inputs(call, signature.inputs)
+        self._batchers[name].check_count(inputs)
+        return name, call.is_rows, signature.read(inputs)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, function, *arguments)

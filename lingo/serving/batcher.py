@@ -89,6 +89,7 @@ class Batcher:
         request is too large, and the errors of `ServedSignature.compute`.
         """
         num_examples = len(next(iter(inputs.values())))
+        self.check_count(inputs)
         self._check_size(num_examples, self.signature.num_positions(inputs))
         request = _Request(inputs, self.signature.pad(inputs))
         self._waiting.setdefault(key := request.key(), []).append(request)
@@ -106,16 +107,19 @@ class Batcher:
         finally:
             timer.cancel()  # an active timer would keep the inputs in memory
 
+    def check_count(self, inputs: Arrays) -> None:
+        """Raises Refusal if a request, {name: [B, ...]}, has more examples than a batch."""
+        count, most = len(next(iter(inputs.values()))), self.limits.max_examples
+        if count > most:
+            raise Refusal(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the request has {count} examples, more than {most}: send several requests",
+            )
+
     def _check_size(self, num_examples: int, num_positions: int) -> None:
         """Raises Refusal if a request would take too much memory."""
-        limits, length = self.limits, self.limits.max_positions
-        why = ""
-        if num_examples > limits.max_examples:
-            why = (
-                f"the request has {num_examples} examples, more than {limits.max_examples}: send"
-                " several requests"
-            )
-        elif num_positions > length:
+        length, why = self.limits.max_positions, ""
+        if num_positions > length:
             why = (
                 f"an example has {num_positions:,} positions, more than {length:,}: send a shorter"
                 " one, or serve with a larger --max_positions"
@@ -222,7 +226,7 @@ def compute_batch(signature: ServedSignature, batch: Sequence[_Request]) -> list
         return [_compute(signature, batch[0].inputs)]
     inputs = {
         name: np.concatenate([request.padded[name] for request in batch])
-        for name in signature.inputs
+        for name in signature.arrays
     }
     outputs = _compute(signature, inputs)
     results, end = [], 0

@@ -20,6 +20,8 @@ import numpy as np
 from lingo.config.base.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.data.input import Input
+from lingo.data.request import BadRequest, RequestReader
 from lingo.decode.chat import Chat, ChatOptions
 from lingo.export.exported_model import Arrays
 from lingo.export.formats import trace
@@ -60,14 +62,22 @@ Specs = Mapping[str, ServedSpec]
 class ServedSignature:
     """A function of a model that takes and returns named arrays, [B, ...].
 
-    `inputs` and `outputs` describe the arrays.
+    `inputs` and `outputs` describe what clients send and get, `arrays` what the function takes.
     """
 
     def __init__(self, name: str, function: Any) -> None:
         """Wraps a concrete TensorFlow function that takes keyword arguments."""
         self.name, self._function = name, function
-        self.inputs = _specs(function.structured_input_signature[1])
+        self.inputs = self.arrays = _specs(function.structured_input_signature[1])
         self.outputs = _specs(function.structured_outputs)
+
+    def read(self, inputs: Arrays) -> Arrays:
+        """Returns the function's arrays for a client's inputs; raises Refusal for a bad one."""
+        return inputs
+
+    def describe(self, outputs: Arrays) -> Arrays:
+        """Returns the function's outputs, {name: [B, ...]}, as clients get them."""
+        return outputs
 
     def compute(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Computes the outputs, {name: [B, ...]}, for inputs {name: [B, ...]}.
@@ -75,7 +85,7 @@ class ServedSignature:
         Raises Refusal if the model refuses the inputs, and ProgramError if a device fails.
         """
         tensors = {
-            name: tf.constant(value, self.inputs[name].dtype) for name, value in inputs.items()
+            name: tf.constant(value, self.arrays[name].dtype) for name, value in inputs.items()
         }
         try:
             with explain_program_errors(self.name):
@@ -92,7 +102,7 @@ class ServedSignature:
         size. So images of any size do not count.
         """
         lengths = [0]
-        for name, spec in self.inputs.items():
+        for name, spec in self.arrays.items():
             if spec.dtype == "string":
                 lengths += [len(text) for text in inputs[name].ravel()]
             elif spec.shape[1:].count(None) == 1:
@@ -145,6 +155,49 @@ class ServedSignature:
         }
 
 
+class ReadSignature(ServedSignature):
+    """A signature whose inputs the host reads, such as recordings, and whose outputs are texts."""
+
+    def __init__(self, name: str, function: Any, data: Input, reader: RequestReader) -> None:
+        """Wraps a function of the arrays that `reader` makes, or of some of them."""
+        super().__init__(name, function)
+        self._data, self._reader = data, reader
+        self.inputs = {key: ServedSpec(*spec) for key, spec in reader.inputs.items()}
+        self.outputs = self._described_specs()
+
+    def read(self, inputs: Arrays) -> Arrays:
+        try:
+            arrays = self._reader.read(inputs)
+        except BadRequest as error:
+            raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
+        return {name: arrays[name] for name in self.arrays}
+
+    def describe(self, outputs: Arrays) -> Arrays:
+        described = self._data.describe_predictions(outputs)
+        hidden = self._data.text_ids if "text" in described else ()
+        return {
+            name: np.char.encode(array).astype(object) if array.dtype.kind == "U" else array
+            for name, array in described.items()
+            if name not in hidden
+        }
+
+    def _described_specs(self) -> Specs:
+        """Returns the specs of what `describe` makes of the function's outputs."""
+        zeros = {
+            name: np.zeros(
+                [size or 1 for size in spec.shape], tf.as_dtype(spec.dtype).as_numpy_dtype
+            )
+            for name, spec in self.outputs.items()
+        }
+        texts = {
+            name: ServedSpec((None,) * array.ndim, "string")
+            for name, array in self.describe(zeros).items()
+            if array.dtype == object
+        }
+        hidden = self._data.text_ids if "text" in texts else ()
+        return {n: spec for n, spec in self.outputs.items() if n not in hidden} | texts
+
+
 class ServedModel(NamedTuple):
     """One version of a model, with its functions."""
 
@@ -174,7 +227,8 @@ def load_export(folder: Path, *, name: str | None = None) -> ServedModel:
     if (link := find_link(folder, manifest["files"])) is not None:
         raise ParamError(f"{link} is a link, which may lead to any file: copy the export instead")
     owner = tf.saved_model.load(str(versions[version]))
-    return _model(name or folder.resolve().name, version, owner.signatures, owner)
+    signatures = [ServedSignature(key, function) for key, function in owner.signatures.items()]
+    return _model(name or folder.resolve().name, version, signatures, owner)
 
 
 def load_run(trained: Trained, folder: Path, *, name: str | None = None) -> ServedModel:
@@ -184,22 +238,27 @@ def load_run(trained: Trained, folder: Path, *, name: str | None = None) -> Serv
     the task has no predictions, or if a layer calls Python code at run time.
     """
     owner, experiment = trained.exported_model(), trained.experiment
-    data = next(iter(experiment.eval_inputs.values()), experiment.train_input)
-    signatures = model_signatures(owner, (), data.specs())
-    functions = {signature.name: trace(owner, signature) for signature in signatures}
-    model = _model(name or folder.resolve().name, trained.step, functions, owner)
+    data = experiment.prediction_input
+    reader, signatures = data.request_reader(), list[ServedSignature]()
+    for signature in model_signatures(owner, (), data.specs()):
+        key = signature.name
+        if reader is None or not {*signature.inputs} <= {*reader.arrays}:
+            signatures.append(ServedSignature(key, trace(owner, signature)))
+            continue
+        signature.inputs = {array: reader.arrays[array] for array in signature.inputs}
+        signatures.append(ReadSignature(key, trace(owner, signature), data, reader))
+    model = _model(name or folder.resolve().name, trained.step, signatures, owner)
     begin = functools.partial(Chat, trained, experiment.chat)
     return model._replace(chat=begin if can_decode(experiment) else None)
 
 
-def _model(name: str, version: int, functions: Mapping[str, Any], owner: Any) -> ServedModel:
+def _model(name: str, version: int, signatures: list[ServedSignature], owner: Any) -> ServedModel:
     if "/" in name or ":" in name:
         raise ParamError(
             f"the model's name {name!r} has / or :, which its URL cannot contain: "
             "give another with --name"
         )
-    signatures = {key: ServedSignature(key, function) for key, function in functions.items()}
-    return ServedModel(name, version, signatures, owner)
+    return ServedModel(name, version, {one.name: one for one in signatures}, owner)
 
 
 def _specs(tensors: Mapping[str, Any]) -> dict[str, ServedSpec]:

@@ -50,7 +50,7 @@ _HEADERS: dict[tuple[int, int], Any] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_PLACES = {"file", "example_id"}  # arrays that say which example it is
+_PLACES = {"file", "audio", "example_id"}  # arrays that say which example it is
 
 MAX_AXES = 32
 """The most axes of an array in a file; NumPy 1 has no more."""
@@ -106,7 +106,7 @@ def write_examples(path: Path) -> Iterator[Add]:
 
             def add(batch: Mapping[str, np.ndarray]) -> None:
                 with explain_write_errors(path):
-                    file.writelines(_lines(batch))
+                    file.writelines(json_lines(batch))
 
             yield add
 
@@ -274,7 +274,8 @@ def _array(value: Any, name: str, number: int) -> np.ndarray:
     raise ValueError(f"{name!r} in line {number} is neither a number nor a list of numbers")
 
 
-def _lines(batch: Mapping[str, np.ndarray]) -> Iterator[bytes]:
+def json_lines(batch: Mapping[str, np.ndarray]) -> Iterator[bytes]:
+    """Yields a line of JSON for each example of a batch, {name: [B, ...]}."""
     columns = [_as_json(array) for array in batch.values()]
     for values in zip(*columns, strict=True):
         yield f"{json.dumps(dict(zip(batch, values, strict=True)))}\n".encode()

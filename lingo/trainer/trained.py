@@ -192,9 +192,9 @@ class Trained:
             progress: called with the number of batches done and the total.
 
         Returns:
-            {name: [N, ...]}, in the order of `inputs`, without padding. For an Input the result
-            also has `example_id`, int64 [N], each example's index in the input. If examples are in
-            files, it has `file`, str [N]; a classifier's has `class`, str [N], and `probability`.
+            {name: [N, ...]}, in the order of `inputs`, without padding. An Input also gives
+            `example_id`, int64 [N], each example's index in it. Examples in files have `file`;
+            classifiers give `class` and `probability`; recognizers `audio` (a file) and `text`.
 
         Raises:
             ParamError: if the task has no predictions, the input has no end, or an array is
@@ -204,7 +204,8 @@ class Trained:
         batches = prediction.predict_batches(
             self.experiment, self._program, inputs, batch_size=batch_size, progress=progress
         )
-        named = (add_classes(batch, self.class_names) for batch in batches)
+        data = inputs if isinstance(inputs, Input) else self.experiment.prediction_input
+        named = (data.describe_predictions(add_classes(b, self.class_names)) for b in batches)
         return named if stream else prediction.concatenate(named)
 
     def __call__(self, batch: Mapping[str, Any]) -> prediction.Predictions:

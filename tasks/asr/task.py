@@ -20,7 +20,7 @@ from lingo.layers.inputs import CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.learner.task import Batch, Task
-from lingo.metrics.media import Image, Media, Table, TokenIds
+from lingo.metrics.media import Image, Media
 from lingo.metrics.metric import weighted_mean
 from lingo.models.speech.conformer import ConformerEncoder
 from lingo.ops import random
@@ -113,21 +113,8 @@ class CtcRecognition(Task):
     def summaries(
         self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
     ) -> dict[str, Media | float]:
-        """Returns a picture of features, time to the right, and a table of labels."""
-        shown: dict[str, Media | float] = {
-            "features": Image(_pictures(batch["features"][:_MAX_PICTURES])[..., None])
-        }
-        if "labels" not in batch:
-            return shown
-        pairs = (("reference", batch), ("hypothesis", predictions))
-        columns = {
-            title: TokenIds(
-                ids[:size].tolist()
-                for ids, size in zip(arrays["labels"], arrays["num_labels"], strict=True)
-            )
-            for title, arrays in pairs
-        }
-        return shown | {"transcripts": Table(columns)}
+        """Returns a picture of features, time to the right; the input has the transcripts."""
+        return {"features": Image(_pictures(batch["features"][:_MAX_PICTURES])[..., None])}
 
     def batch_flops(self, specs: Specs) -> int:
         shape, _ = specs["features"]

@@ -6,6 +6,7 @@
     lingo predict --run=runs/tiny --input=mine.jsonl --output=predictions.jsonl
     lingo predict --run=runs/pets --input=photos
     lingo predict --run=runs/pets --input='photos/*.png' --output=predictions.csv
+    lingo predict --run=runs/tones --input=clips --output=transcripts.jsonl
 
 The input is an evaluation input of the run, which --set may change; a file with the arrays of
 `train_input.batch(0)`; or a path of files without labels. A file of arrays is a .npz of NumPy, with
@@ -15,10 +16,11 @@ input decides how they are read: it cuts and resizes images as in an evaluation.
 
 The output has the arrays that the task's `predict` returns, in the order of the input. For an
 evaluation input it also has `example_id`, the index of each example; and `file`, if examples are in
-files. A classifier's output has the name of the likeliest `class`, and its `probability`. A .csv
-has only the arrays with one value for each example. Without --output, the classes of files are
-printed as a table. An output appears only when it is complete, and no file is overwritten. Only one
-batch of predictions is in memory.
+files. A classifier's output has the name of the likeliest `class`, and its `probability`. A
+recognizer's output has the file as `audio`, and the `text`; --ids adds the token ids of texts. A
+.csv has only the arrays with one value for each example. Without --output, the classes or texts of
+files are printed as a table; --output=- prints lines of JSON. An output appears only when it is
+complete, and no file is overwritten. Only one batch of predictions is in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ import contextlib
 import functools
 import glob
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +42,15 @@ from lingo.cli.options import StepOptions
 from lingo.config.options import option, option_class
 from lingo.config.params import suggest
 from lingo.contract import Experiment, build_experiment
-from lingo.storage.examples import OUTPUT_SUFFIXES, SUFFIXES, read_examples, write_examples
+from lingo.data.input import Input
+from lingo.storage.examples import (
+    OUTPUT_SUFFIXES,
+    SUFFIXES,
+    Add,
+    json_lines,
+    read_examples,
+    write_examples,
+)
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.predict import PredictOptions
 from lingo.trainer.progress import Progress
@@ -47,7 +58,8 @@ from lingo.trainer.trained import Trained
 
 _ARRAYS = " or ".join(f"FILE{suffix}" for suffix in SUFFIXES)
 _OUTPUT = " or ".join(f"FILE{suffix}" for suffix in OUTPUT_SUFFIXES)
-_COLUMNS = ("file", "class", "probability")  # of the table that is printed
+_STDOUT = Path("-")  # the output that is printed, a line of JSON for each example
+_TABLES = (("file", "class", "probability"), ("audio", "text"))  # columns that are printed
 
 
 @option_class
@@ -58,8 +70,10 @@ class Options(PredictOptions, StepOptions, RunOptions, DeviceOptions):
         f"An evaluation input of the run, {_ARRAYS}, or files without labels: a path or glob."
     )
     output: str | None = option(
-        f"The new file of the predictions: {_OUTPUT}. Without it, classes of files are printed."
+        f"The new file of the predictions: {_OUTPUT}; - prints lines of JSON. Without it,"
+        " classes or texts of files are printed."
     )
+    ids: bool = option("Write the token ids of texts, too.", default=False)
 
 
 def run(options: Options) -> int:
@@ -74,35 +88,48 @@ def run(options: Options) -> int:
     with experiment.runtime.join() as processes:
         model = Trained(resolved.params, RunDirectory(run), step=options.step)
         experiment_options.print_later_errors(model.checkpoint)
-        if inputs is None:
-            inputs = model.experiment.eval_inputs[name]
-        rows: list[tuple[str, ...]] = [_COLUMNS]
-        with contextlib.ExitStack() as stack:
-            progress = stack.enter_context(Progress(enabled=processes.is_leader))
-            add = functools.partial(_add_rows, rows)
-            if output is not None and processes.is_leader:
-                add = stack.enter_context(write_examples(output))
-            advance = stack.enter_context(progress.work(f"predicting {name}"))
-            shapes: dict[str, str] = {}
-            num_examples = 0
+        given = model.experiment.eval_inputs[name] if inputs is None else inputs
+        data = given if isinstance(given, Input) else model.experiment.prediction_input
+        hidden = () if options.ids else data.text_ids
+        shapes, num_examples = dict[str, str](), 0
+        with (
+            _open_output(output, is_leader=processes.is_leader) as add,
+            Progress(enabled=processes.is_leader and output != _STDOUT) as progress,
+            progress.work(f"predicting {name}") as advance,
+        ):
             for batch in model.predict(
-                inputs, batch_size=options.batch_size, stream=True, progress=advance
+                given, batch_size=options.batch_size, stream=True, progress=advance
             ):
-                shapes = {
-                    name: _describe(array)
-                    for name, array in batch.items()
-                    if array.ndim == 1 or output is None or output.suffix != ".csv"
-                }
+                if "text" in batch:
+                    batch = {key: array for key, array in batch.items() if key not in hidden}
+                shapes = _describe(batch, output)
                 num_examples += len(next(iter(batch.values())))
-                if output is None or processes.is_leader:
-                    add(batch)
-    if processes.is_leader:
-        if output is None:
-            _print_table(rows)
+                add(batch)
+    if processes.is_leader and output != _STDOUT:
         print(f"{output or name}: {num_examples:,} examples at step {model.step}")
         for array, shape in shapes.items() if output is not None else ():
             print(f"  {array}: {shape} for each")
     return 0
+
+
+@contextlib.contextmanager
+def _open_output(output: Path | None, *, is_leader: bool) -> Iterator[Add]:
+    """Yields a function that adds examples to the output; other processes have none.
+
+    Without an output, their classes or texts are printed as a table at the end.
+    """
+    if output is None:
+        rows: list[tuple[str, ...]] = []
+        yield functools.partial(_add_rows, rows)
+        if is_leader:
+            _print_table(rows)
+    elif not is_leader:
+        yield lambda _: None
+    elif output == _STDOUT:
+        yield lambda batch: sys.stdout.writelines(map(bytes.decode, json_lines(batch)))
+    else:
+        with write_examples(output) as add:
+            yield add
 
 
 def _check(options: Options) -> tuple[str, str, Path | None]:
@@ -115,6 +142,8 @@ def _check(options: Options) -> tuple[str, str, Path | None]:
         )
     if options.output is None:
         return run, options.input, None
+    if options.output == str(_STDOUT):
+        return run, options.input, _STDOUT
     if Path(options.output).suffix not in OUTPUT_SUFFIXES:
         raise UsageError(f"--output={options.output} is not the name of a {_OUTPUT}")
     return run, options.input, new_output(options.output, "file")
@@ -138,21 +167,34 @@ def _read(name: str, experiment: Experiment) -> Mapping[str, np.ndarray] | str |
     return name
 
 
-def _describe(array: np.ndarray) -> str:
-    kind = "text" if array.dtype.kind == "U" else str(array.dtype)
-    return f"{kind} {list(array.shape[1:])}"
+def _describe(batch: Mapping[str, np.ndarray], output: Path | None) -> dict[str, str]:
+    """Returns the type and shape of each array that the output has, in words."""
+    is_table = output is not None and output.suffix == ".csv"
+    return {
+        name: f"{'text' if array.dtype.kind == 'U' else array.dtype} {list(array.shape[1:])}"
+        for name, array in batch.items()
+        if array.ndim == 1 or not is_table
+    }
 
 
 def _add_rows(rows: list[tuple[str, ...]], batch: Mapping[str, np.ndarray]) -> None:
-    """Adds the file, class and probability of each example, [B]; raises UsageError without them."""
-    if any(name not in batch for name in _COLUMNS):
+    """Adds the file of each example, [B], and its class or text, below the names of columns.
+
+    Raises UsageError without them.
+    """
+    columns = next((names for names in _TABLES if {*names} <= {*batch}), None)
+    if columns is None:
         raise UsageError(
             f"no output given, and the task predicts no classes, but {', '.join(batch)}:"
             f" --output={_OUTPUT}"
         )
-    files, classes, shares = (batch[name].tolist() for name in _COLUMNS)
-    texts = [f"{share:.3f}" for share in shares]
-    rows += zip(files, classes, texts, strict=True)
+    if not rows:
+        rows.append(columns)
+    rows += zip(*(_cells(batch[name]) for name in columns), strict=True)
+
+
+def _cells(array: np.ndarray) -> list[str]:
+    return [f"{x:.3f}" if array.dtype.kind == "f" else str(x) for x in array.tolist()]
 
 
 def _print_table(rows: list[tuple[str, ...]]) -> None:

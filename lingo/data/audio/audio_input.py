@@ -20,6 +20,7 @@ from lingo.config.base.types import Operational
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.data.array_spec import ArraySpec
+from lingo.data.audio.request import AudioRequests
 from lingo.data.audio.source import AudioFiles, AudioSource, SampleCounter
 from lingo.data.audio.waveform import BrokenAudio, decode
 from lingo.data.bucketed_input import Bucketed, Buckets, rows_of_equal_size
@@ -27,10 +28,14 @@ from lingo.data.files import DataError
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.packing import Piece
 from lingo.data.prompt import Answer
+from lingo.data.request import RequestReader
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
+from lingo.metrics.media import Audio, Media, Table
 from lingo.metrics.transcript import normalize_transcript, word_error_results, word_errors
 from lingo.ops import random
 from lingo.ops.speech.log_mel import LogMel
+
+_MAX_SOUNDS = 4  # recordings whose sound is shown
 
 MEASURES = ("wer", "oracle_wer", "sentence_accuracy")
 """What `AudioInput.score` returns."""
@@ -80,6 +85,7 @@ class AudioInput(Bucketed):
     cache: Operational[bool] = False  # keep features in memory
 
     thread_safe = True
+    text_ids = ("labels", "num_labels")
 
     def check(self) -> None:
         super().check()
@@ -94,7 +100,6 @@ class AudioInput(Bucketed):
                 "cache=True keeps features, but front_end.noise_stddev changes them in each epoch:"
                 " set one of them to its default"
             )
-        self._program = functools.cache(self._make_program)
         self._kept_features: dict[int, np.ndarray] = {}
 
     @property
@@ -124,6 +129,13 @@ class AudioInput(Bucketed):
         boundaries = [max(longest, self.p.boundaries[-1])]
         return self.p.copy().set(
             source=source, front_end=front_end, boundaries=boundaries, cache=False, **single
+        )
+
+    def request_reader(self) -> RequestReader:
+        front_end = self.p.front_end.copy().set(noise_stddev=0.0).build()
+        program, key = _make_program(front_end), random.Key(*np.zeros([2, 1], np.uint32))
+        return AudioRequests(
+            front_end, lambda samples: program(samples, key), max_frames=self.p.boundaries[-1]
         )
 
     def example_names(self, numbers: np.ndarray) -> list[str]:
@@ -188,8 +200,7 @@ class AudioInput(Bucketed):
         root = random.fold(random.root_key(self.p.seed), random.text_hash("noise"))
         numbers = np.array([number])
         keys = random.fold(random.fold(root, numbers >> 32), numbers)
-        with tf.device("CPU:0"):
-            features = self._program()(samples[None], *keys).numpy()
+        features = self._program(samples, keys)
         if self.p.cache:
             self._kept_features[utterance] = features
         return features
@@ -232,19 +243,66 @@ class AudioInput(Bucketed):
         `predictions` has `labels`, int32 [N, U], or [N, K, U] with the best of K hypotheses first,
         and `num_labels`, int32 [N] or [N, K].
         """
-        labels, sizes = predictions["labels"], predictions["num_labels"]
-        if labels.ndim == 2:
-            labels, sizes = labels[:, None], sizes[:, None]
-        order = self._row_utterances[self._row_utterances >= 0][: len(labels)]
-        texts = [
-            [self.tokenizer.decode(ids[:size]) for ids, size in zip(every, counts, strict=True)]
-            for every, counts in zip(labels, sizes, strict=True)
-        ]
+        texts = self._hypotheses(predictions)
+        order = self._row_utterances[self._row_utterances >= 0][: len(texts)]
         references = [self.utterances.texts[utterance] for utterance in order.tolist()]
         results = word_error_results(word_errors(references, texts))
         names = map(self.utterances.index.where, self.utterances.documents[order].tolist())
         answers = [Answer(n, r, t[0]) for n, r, t in zip(names, references, texts, strict=True)]
         return {name: results.get(name, np.nan) for name in MEASURES}, answers
+
+    def describe_predictions(self, predictions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns predictions with `audio`, the file, and `text`, the transcript, both str [B].
+
+        If the task predicts K hypotheses, `text` is the first, and `texts`, str [B, K], has all.
+        Predictions without `labels` and `num_labels`, as `score` takes them, have no text.
+        """
+        found = dict(predictions)
+        first = {"audio": found.pop("file")} if "file" in found else {}
+        if self._has_transcripts(predictions):
+            texts = np.array(self._hypotheses(predictions), str)
+            first["text"] = texts[:, 0]
+            if predictions["labels"].ndim == 3:
+                first["texts"] = texts
+        return first | found
+
+    def summaries(
+        self, numbers: np.ndarray, predictions: Mapping[str, np.ndarray]
+    ) -> dict[str, Media]:
+        """Returns the sound of the first recordings, and transcripts next to predicted ones."""
+        names = self.example_names(numbers)
+        utterances = self._row_utterances[numbers]
+        sounds = [_as_int16(self.samples(one)) for one in utterances[:_MAX_SOUNDS].tolist()]
+        rate, references = self.front_end.p.sample_rate, self.utterances.texts
+        columns = {"audio": names}
+        if self.source.has_transcripts:
+            columns["reference"] = [references[one] for one in utterances.tolist()]
+        if self._has_transcripts(predictions):
+            columns["hypothesis"] = [first for first, *_ in self._hypotheses(predictions)]
+        rows = zip(*columns.values(), strict=True)
+        captions = [": ".join(row[:2]) for row in rows][:_MAX_SOUNDS]
+        return {
+            "recordings": Audio(sounds, rate, captions),
+            "transcripts": Table(columns),
+        }
+
+    def _has_transcripts(self, predictions: Mapping[str, np.ndarray]) -> bool:
+        """Returns whether predictions have ids of texts, [B, U] or [B, K, U], and their numbers."""
+        if not all(name in predictions for name in self.text_ids):
+            return False
+        labels, sizes = (predictions[name] for name in self.text_ids)
+        is_whole = labels.dtype.kind in "iu" and sizes.dtype.kind in "iu"
+        return is_whole and labels.ndim in (2, 3) and labels.shape[:-1] == sizes.shape
+
+    def _hypotheses(self, predictions: Mapping[str, np.ndarray]) -> list[list[str]]:
+        """Returns the texts of each prediction, [B][K], the best first."""
+        labels, sizes = predictions["labels"], predictions["num_labels"]
+        if labels.ndim == 2:
+            labels, sizes = labels[:, None], sizes[:, None]
+        return [
+            [self.tokenizer.decode(ids[:size]) for ids, size in zip(every, counts, strict=True)]
+            for every, counts in zip(labels, sizes, strict=True)
+        ]
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns the source, the number of recordings, their seconds, and a digest.
@@ -308,20 +366,9 @@ class AudioInput(Bucketed):
             rows[own] = [piece.document for piece in plan.pieces]
         return rows
 
-    def _make_program(self) -> Callable[..., Any]:
-        """Returns the program (samples [1, L], key's words [1]) -> features, float32 [T, D].
-
-        A program computes the weights of mel bins once, which take as long as a recording's rest.
-        """
-        words = tf.TensorSpec([1], tf.uint32)
-
-        def compute(samples: tf.Tensor, high: tf.Tensor, low: tf.Tensor) -> tf.Tensor:
-            keys = random.Key(high, low)
-            values = self.front_end(samples, tf.shape(samples)[1:], keys=keys).values
-            return tf.cast(values[0], tf.float32)
-
-        specs = [tf.TensorSpec([1, None], tf.float64), words, words]
-        return tf.function(compute, input_signature=specs, autograph=False)
+    @functools.cached_property
+    def _program(self) -> Callable[[np.ndarray, random.Key], np.ndarray]:
+        return _make_program(self.front_end)
 
     def _open(self, progress: Progress | None) -> Utterances:
         source = self.source
@@ -359,6 +406,32 @@ class AudioInput(Bucketed):
     def _text(self, text: str) -> str:
         text = normalize_transcript(text) if self.p.normalizes_text else text
         return " ".join(text.split())
+
+
+def _make_program(front_end: LogMel) -> Callable[[np.ndarray, random.Key], np.ndarray]:
+    """Returns a function (samples [L], key's words [1]) -> features, float32 [T, D].
+
+    Its program computes the weights of mel bins once, which take as long as a recording's rest.
+    """
+    words = tf.TensorSpec([1], tf.uint32)
+
+    def compute(samples: tf.Tensor, high: tf.Tensor, low: tf.Tensor) -> tf.Tensor:
+        values = front_end(samples, tf.shape(samples)[1:], keys=random.Key(high, low)).values
+        return tf.cast(values[0], tf.float32)
+
+    specs = [tf.TensorSpec([1, None], tf.float64), words, words]
+    program: Any = tf.function(compute, input_signature=specs, autograph=False)
+
+    def features(samples: np.ndarray, key: random.Key) -> np.ndarray:
+        with tf.device("CPU:0"):
+            return program(samples[None], *key).numpy()
+
+    return features
+
+
+def _as_int16(samples: np.ndarray) -> np.ndarray:
+    """Returns samples [L] as int16 [L, 1]."""
+    return np.clip(np.round(samples), -32_768, 32_767).astype(np.int16)[:, None]
 
 
 def _count(num: int) -> str:

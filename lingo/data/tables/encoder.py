@@ -46,6 +46,7 @@ class ColumnEncoder:
         Raises ParamError for a `Column` that is none of numbers, dates or categories.
         """
         self._missing, self._decimal = tuple(missing), decimal
+        self._whole_number = f"(-?[0-9]+)[{decimal}]0"
         self.categories: list[str] = []
         self.numbers: list[str] = []
         self.orders: dict[str, DateOrder] = {}
@@ -73,9 +74,11 @@ class ColumnEncoder:
     def fingerprints(self, cells: Sequence[str]) -> np.ndarray:
         """Returns the fingerprint of each cell of a column of categories, int32 [B, 2].
 
-        Raises DataError if two categories have the same fingerprint.
+        A whole number and the same number with `.0`, as pandas has it in a column with missing
+        values, are one category. Raises DataError if two categories have the same fingerprint.
         """
-        known = sorted({*cells})
+        whole = {cell: self._without_zero(cell) for cell in {*cells}}
+        known = sorted({*whole.values()})
         with tf.device("CPU:0"):
             words = fingerprint(tf.constant([_to_bytes(text) for text in known], tf.string)).numpy()
         texts: dict[bytes, str] = {}
@@ -83,8 +86,10 @@ class ColumnEncoder:
             if (other := texts.setdefault(word.tobytes(), text)) != text:
                 raise DataError(f"{other!r} and {text!r} have the same fingerprint: rename one.")
         table = dict(zip(known, words, strict=True))
-        table |= dict.fromkeys(self._missing, np.full(2, MISSING, np.int32))
-        return np.stack([table[cell] for cell in cells])
+        missing = dict.fromkeys(self._missing, np.full(2, MISSING, np.int32))
+        table |= missing
+        of_cell = {cell: table[text] for cell, text in whole.items()} | missing
+        return np.stack([of_cell[cell] for cell in cells])
 
     def raw_specs(self) -> dict[str, tuple[tuple[int | None, ...], str]]:
         """Returns the shape and dtype of raw cells by raw name; B may vary (None)."""
@@ -139,6 +144,11 @@ class ColumnEncoder:
     def _is_number(self, name: str) -> bool:
         return name not in self.categories and name not in self.orders
 
+    def _without_zero(self, cell: str) -> str:
+        """Returns "1" for the cell "1.0", and other cells as they are."""
+        found = re.fullmatch(self._whole_number, cell)
+        return found[1] if found else cell
+
     def _is_missing(self, texts: tf.Tensor) -> tf.Tensor:
         return tf.reduce_any(tf.equal(tf.expand_dims(texts, -1), list(self._missing)), axis=-1)
 
@@ -164,7 +174,9 @@ class ColumnEncoder:
     def _encode_categories(self, cells: tf.Tensor) -> tf.Tensor:
         """Returns the fingerprints of texts, string [B, T], as int32 [B, T, 2]."""
         texts = _strip(cells)
-        return tf.where(tf.expand_dims(self._is_missing(texts), -1), MISSING, fingerprint(texts))
+        whole = tf.strings.regex_replace(texts, f"^{self._whole_number}$", r"\1")
+        is_missing = self._is_missing(texts) | self._is_missing(whole)
+        return tf.where(tf.expand_dims(is_missing, -1), MISSING, fingerprint(whole))
 
 
 def make_identifiers(columns: Sequence[str]) -> dict[str, str]:

@@ -6,7 +6,8 @@ each example's own value: by float32 rounding, where shapes change the order of 
 TensorBoard also shows summaries of an evaluation (images, histograms, texts, tables):
 
     each metric      Task.metric_summaries, from the metric's state over all examples
-    some examples    Task.summaries, from an input's first batch and its predictions
+    some examples    Task.summaries, from an input's first batch and its predictions; and
+                     Input.summaries, such as the sound of recordings
     an average       a table of the averaged inputs' metrics
 
 Axes: B examples.
@@ -24,6 +25,7 @@ import numpy as np
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.contract import Experiment
 from lingo.data.array_spec import marked_task
+from lingo.data.derived_input import DerivedInput
 from lingo.data.input import Input
 from lingo.data.prefetch import Prefetch
 from lingo.inspection.trace import trace_metrics, trace_predictions
@@ -289,14 +291,25 @@ def summarize(
             of_metric = task.metric_summaries(name, state)
             check_summaries(task.metric_summaries, of_metric)
             summaries |= _with_texts(of_metric, input)
-    if _shows_examples(task) and input.num_batches():
+    if _shows_examples(task, input) and input.num_batches():
         batch = input.batch(0)
-        predictions = _predict(experiment, program, batch)
+        examples = _first_examples(experiment, batch, _predict(experiment, program, batch))
+        with _warn_on_exception(input.summaries):
+            summaries |= _input_summaries(input, *examples, metrics=metrics)
         with _warn_on_exception(task.summaries):
-            of_examples = task.summaries(*_first_examples(experiment, batch, predictions))
+            of_examples = task.summaries(*examples)
             check_summaries(task.summaries, of_examples, metrics=metrics)
             summaries |= _with_texts(of_examples, input)
     return summaries
+
+
+def _input_summaries(
+    input: Input, batch: Arrays, predictions: Arrays, *, metrics: Collection[str]
+) -> dict[str, Media]:
+    """Returns the input's own summaries of examples; raises ParamError for another form."""
+    found = input.summaries(batch["example_id"], predictions)
+    check_summaries(input.summaries, found, metrics=metrics)
+    return found
 
 
 def _with_texts(summaries: Mapping[str, Media | float], input: Input) -> dict[str, Media | float]:
@@ -309,13 +322,13 @@ def _with_texts(summaries: Mapping[str, Media | float], input: Input) -> dict[st
 
 
 def check_examples(experiment: Experiment, input: Input, *, metrics: Collection[str]) -> None:
-    """Tries `Task.summaries` on an input, with zeros as predictions, before the first step.
+    """Tries the summaries of examples, with zeros as predictions, before the first step.
 
-    Raises ParamError if the result has another form than `Task` documents, and any exception of
-    `Task.summaries` itself.
+    Raises ParamError if the result has another form than `Task` or `Input` documents, and any
+    exception of their methods `summaries`.
     """
     task = experiment.task.select(input.specs())
-    if not (_shows_examples(task) and input.num_batches()):
+    if not (_shows_examples(task, input) and input.num_batches()):
         return
     batch = input.batch(0)
     shapes = trace_predictions(experiment, input.specs())
@@ -327,10 +340,15 @@ def check_examples(experiment: Experiment, input: Input, *, metrics: Collection[
     }
     examples = _first_examples(experiment, batch, predictions)
     check_summaries(task.summaries, task.summaries(*examples), metrics=metrics)
+    _input_summaries(input, *examples, metrics=metrics)
 
 
-def _shows_examples(task: Task) -> bool:
-    return type(task).summaries is not Task.summaries
+def _shows_examples(task: Task, input: Input) -> bool:
+    """Returns whether the task or the input has summaries of examples."""
+    while isinstance(input, DerivedInput):
+        input = input.input
+    is_own = type(task).summaries is not Task.summaries
+    return is_own or type(input).summaries is not Input.summaries
 
 
 def _predict(experiment: Experiment, program: Program, batch: Mapping[str, np.ndarray]) -> Arrays:

@@ -91,7 +91,7 @@ def predict_batches(
 
 def _table_rows(experiment: Experiment, inputs: Any) -> tuple[TableInput, Mapping[str, Any]] | None:
     """Returns the input of a table, and the columns of rows, if `inputs` are rows of this table."""
-    data = next(iter(experiment.eval_inputs.values()), experiment.train_input)
+    data = experiment.prediction_input
     if not isinstance(data, TableInput) or data.declares_late:
         return None
     if hasattr(inputs, "to_dict") and hasattr(inputs, "columns"):  # a data frame
@@ -147,7 +147,7 @@ def predict_files(
     Raises ParamError if that input reads no such files, DataError if one of them cannot be read,
     and ProgramError if the program fails.
     """
-    data = next(iter(experiment.eval_inputs.values()), experiment.train_input)
+    data = experiment.prediction_input
     params = data.unlabeled_params(path)
     input: Input = (params.set(batch_size=batch_size) if batch_size else params).build()
     input.prepare()

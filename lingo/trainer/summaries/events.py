@@ -20,6 +20,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.plugins.audio.metadata import Encoding
+from tensorboard.plugins.audio.metadata import create_summary_metadata as audio_metadata
 from tensorboard.plugins.histogram.metadata import create_summary_metadata as histogram_metadata
 from tensorboard.plugins.image.metadata import create_summary_metadata as image_metadata
 from tensorboard.plugins.scalar.metadata import create_summary_metadata as scalar_metadata
@@ -31,7 +33,7 @@ from lingo.config.lazy import tf
 from lingo.data.files import File
 from lingo.data.record_source import CorruptRecord
 from lingo.data.sources.tfrecord import frame, payload, records
-from lingo.metrics.media import Histogram, Image, Media, Table, Text
+from lingo.metrics.media import Audio, Histogram, Image, Media, Table, Text
 from lingo.storage import files
 
 _FILES = "events.out.tfevents.*"
@@ -154,6 +156,16 @@ def image_value(tag: str, pixels: np.ndarray, *, legend: str) -> Summary.Value:
     return tensor_value(tag, content, image_metadata("", legend))
 
 
+def audio_value(tag: str, audio: Audio) -> Summary.Value:
+    """Returns sounds, with their captions, for TensorBoard's audio tab."""
+    rows = [
+        [file, caption.encode()]
+        for file, caption in zip(audio.to_wav(), audio.to_markdown(), strict=True)
+    ]
+    metadata = audio_metadata("", "", Encoding.Value("WAV"))
+    return tensor_value(tag, np.array(rows, object), metadata)
+
+
 def tensor_value(
     tag: str, array: np.ndarray | np.generic, metadata: SummaryMetadata
 ) -> Summary.Value:
@@ -214,6 +226,8 @@ def _value(tag: str, media: Media | float) -> Summary.Value:
         case Image():
             pixels = media.to_rgb()[:MAX_SIDE, :MAX_SIDE]
             return image_value(tag, pixels, legend=media.legend)
+        case Audio():
+            return audio_value(tag, media)
         case Histogram():
             return histogram_value(tag, media.finite())
         case Text():

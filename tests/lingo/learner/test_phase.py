@@ -40,9 +40,7 @@ class Pair(Task):
         return self.turns
 
     def loss_denominators(self, batch):
-        odd = tf.reduce_sum(batch["weights"] * tf.cast(batch["kind"] == 1, tf.float32))
-        examples = tf.reduce_sum(batch["weights"])
-        return {"examples": examples, "odd": odd, "even": examples - odd}
+        return {"examples": tf.reduce_sum(batch["weights"])}
 
     def error(self, batch):
         return {
@@ -82,7 +80,6 @@ def batches(num: int) -> list[dict[str, np.ndarray]]:
         {
             "x": draw.normal(size=(B, D)).astype("f"),
             "y": draw.normal(size=(B, K)).astype("f"),
-            "kind": np.full(B, i % 2, "i"),
             "weights": np.array([1, 1, 0, 1, 1, 1, 1, 1], "f"),
             "rows": np.arange(B, dtype="i"),
         }
@@ -152,11 +149,6 @@ def test_a_phase_begins_at_its_first_step():
     late = TEACHER._replace(every_steps=2, first_step=1)
     one = learner(pair(teacher=late, student=STUDENT._replace(first_step=4)))
     assert_follows(one, teacher=lambda i: i % 2 == 1, student=lambda i: i >= 4)
-
-
-def test_a_phase_is_due_only_where_the_batch_has_examples_for_it():
-    one = learner(pair(teacher=TEACHER._replace(examples="odd"), student=STUDENT))
-    assert_follows(one, teacher=lambda i: i % 2 == 1, student=lambda i: True)
 
 
 def test_accumulation_steps_change_nothing():
@@ -347,10 +339,6 @@ def test_a_phase_moves_the_statistics_that_its_patterns_match_and_no_others():
             {"a": TEACHER, "b": STUDENT._replace(loss=abs)},
             "'b': loss=.*the name of a method of the task is wanted",
         ),
-        (
-            {"a": TEACHER, "b": STUDENT._replace(examples=3)},
-            "'b': examples=3: the name of a loss denominator is wanted",
-        ),
     ],
 )
 def test_phases_that_do_not_fit_the_weights_are_refused(turns, said):
@@ -372,20 +360,6 @@ def test_a_frozen_weight_needs_no_phase_and_a_phase_needs_a_weight_that_moves():
     np.testing.assert_array_equal(after.weights["teacher/w"], begin(one).weights["teacher/w"])
     with pytest.raises(ParamError, match="the phase 'teacher' moves no weight"):
         learner(optimizer=frozen)
-
-
-def test_phases_of_different_batches_share_weights_and_adam_counts_the_updates_of_both():
-    even, odd = (TEACHER._replace(examples=name) for name in ("even", "odd"))
-    one = learner(pair(even=even, odd=odd, student=STUDENT))
-    assert_follows(one, teacher=lambda i: True, student=lambda i: True)
-    state = steps(one, 6)[-1][0].state
-    assert state[count_path("even")] == state[count_path("odd")] == 3
-
-
-def test_a_denominator_that_decides_and_does_not_exist_is_named():
-    one = learner(pair(teacher=TEACHER._replace(examples="evne"), student=STUDENT))
-    with pytest.raises(ParamError, match=r"examples='evne'.*examples, odd, even"):
-        steps(one, 1)
 
 
 def test_a_coefficient_of_a_term_that_a_phase_does_not_have_is_refused():

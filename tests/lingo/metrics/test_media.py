@@ -1,9 +1,12 @@
 """Media: what is shown is what was given, and what cannot be shown is told in a few words."""
 
+import io
+import wave
+
 import numpy as np
 import pytest
 
-from lingo.metrics.media import MAX_ROWS, Histogram, Image, Table, Text, media_problem
+from lingo.metrics.media import MAX_ROWS, Audio, Histogram, Image, Table, Text, media_problem
 
 
 @pytest.mark.parametrize("shape", [(64, 80), (64, 80, 1), (64, 80, 3)])
@@ -27,6 +30,36 @@ def test_several_small_images_are_side_by_side_and_enlarged():
     assert row.shape == (64, 3 * 64 + 2 * 4, 3)
     assert not row[:, :64].any()
     assert (row[:, 64 : 64 + 4 + 64 + 4] == 255).all()
+
+
+def decode(file: bytes) -> tuple[int, np.ndarray]:
+    """Returns the rate and the samples, int16 [L, C], of a WAV file."""
+    with wave.open(io.BytesIO(file)) as stream:
+        samples = np.frombuffer(stream.readframes(stream.getnframes()), "<i2")
+        return stream.getframerate(), samples.reshape(-1, stream.getnchannels())
+
+
+def test_sounds_of_any_length_are_files_with_the_same_samples():
+    draw = np.random.default_rng(0)
+    sounds = [draw.integers(-32768, 32768, [size, 2]).astype(np.int16) for size in (5, 0, 300)]
+    audio = Audio(sounds, 16_000)
+    assert not audio.problem()
+    for file, sound in zip(audio.to_wav(), sounds, strict=True):
+        rate, samples = decode(file)
+        assert rate == 16_000
+        np.testing.assert_array_equal(samples, sound)
+
+
+def test_floats_of_a_sound_are_clipped_and_unknown_ones_are_silence():
+    audio = Audio(np.array([[[-2.0], [-1.0], [0.5], [3.0], [np.nan]]], np.float32), 8000)
+    (file,) = audio.to_wav()
+    assert decode(file)[1].ravel().tolist() == [-32767, -32767, 16384, 32767, 0]
+
+
+def test_captions_are_shown_as_they_are():
+    assert Audio(np.zeros([2, 3, 1]), 8000).to_markdown() == ["", ""]
+    (caption,) = Audio(np.zeros([1, 3, 1]), 8000, ["a_b <i>"]).to_markdown()
+    assert caption == "a&#95;b &#60;i&#62;"
 
 
 def test_a_histogram_has_the_finite_values():
@@ -59,6 +92,13 @@ def test_a_long_table_says_how_many_rows_it_leaves_out():
         (Image(np.zeros([3, 4], np.int64)), "are int64: take uint8"),
         (Image(np.zeros([0, 4])), "no pixels"),
         (Histogram(np.array(["a"])), "are <U1, not numbers"),
+        (Audio([np.zeros(4)], 8000), r"shape \[4\], not \[L, C\]"),
+        (Audio([np.zeros([4, 1], int)], 8000), "is int64: take int16"),
+        (Audio(np.zeros([1, 4, 1]), 0), "sample_rate of an Audio is 0, not an int of 1 to 768,000"),
+        (Audio(np.zeros([1, 4, 1]), 8e3), "is 8000.0, not an int"),
+        (Audio(np.zeros([1, 4, 1]), 8000, ["a", "b"]), "1 waveforms, but 2 captions"),
+        (Audio([], 8000), "no waveform"),
+        (Audio(3, 8000), "no list of arrays"),
         (Text(3), "a Text holds a int, not a str"),
         (Table({}), "no columns"),
         (Table({"a": "text"}), "column 'a' of a Table is not a list"),
@@ -81,6 +121,7 @@ def test_what_cannot_be_shown_is_told(value, why):
         np.float32(2),
         np.array(3.0),
         Image(np.zeros([2, 2], bool)),
+        Audio(np.zeros([1, 4, 2], np.float32), np.int32(8000)),
         Text(""),
         Table({"a": []}),
     ],

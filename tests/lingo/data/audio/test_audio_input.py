@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
 import wave
 from typing import Any
@@ -13,8 +14,10 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.audio.audio_input import AudioInput
 from lingo.data.audio.source import JsonlAudio
+from lingo.data.derived_input import RepeatedInput
 from lingo.data.files import DataError
 from lingo.data.tokenizer import CharacterTokenizer
+from lingo.metrics.media import Audio, Table
 from lingo.ops.speech.log_mel import LogMel
 from tests.lingo.data.audio.recordings import encode, tone, write_clips
 from tests.lingo.data.documents import assert_starts_anywhere
@@ -245,6 +248,56 @@ def test_predicted_labels_are_scored_by_words(clips: pathlib.Path) -> None:
     }
     results, _ = input.score(both)
     assert results == {"wer": 100.0, "oracle_wer": 0.0, "sentence_accuracy": 0.0}
+
+
+def predictions_of(input: AudioInput, texts: list[str]) -> dict[str, np.ndarray]:
+    ids = [input.tokenizer.encode(text) for text in texts]
+    sizes = np.array([len(one) for one in ids], np.int32)
+    labels = np.zeros([len(ids), sizes.max()], np.int32)
+    for row, one in zip(labels, ids, strict=True):
+        row[: len(one)] = one
+    return {"labels": labels, "num_labels": sizes}
+
+
+def test_predictions_get_texts_and_the_files_name(clips: pathlib.Path) -> None:
+    input = audio(clips)
+    given = predictions_of(input, ["a word", "none"]) | {"file": np.array(["x.wav", "y.wav"])}
+    found = input.describe_predictions(given)
+    assert list(found)[:2] == ["audio", "text"]
+    assert "file" not in found
+    assert found["audio"].tolist() == ["x.wav", "y.wav"]
+    assert found["text"].tolist() == ["a word", "none"]
+    best = {"labels": given["labels"][None], "num_labels": given["num_labels"][None]}
+    found = input.describe_predictions(best)
+    assert found["text"].tolist() == ["a word"]
+    assert found["texts"].tolist() == [["a word", "none"]]
+    others = {"labels": np.array([1, 0]), "logits": np.zeros([2, 2])}
+    assert list(input.describe_predictions(others)) == ["labels", "logits"]
+    wrapped = RepeatedInput.params(input=input.p.copy()).build()
+    assert wrapped.describe_predictions(given)["text"].tolist() == ["a word", "none"]
+    assert wrapped.text_ids == ("labels", "num_labels")
+
+
+def test_summaries_have_the_samples_of_the_files_next_to_texts(clips: pathlib.Path) -> None:
+    input = audio(clips, repeat=False, shuffle=False)
+    batch = input.batch(0)
+    numbers = batch["example_id"][batch["weights"] > 0]
+    texts = ["guess" + "x" * i for i in range(len(numbers))]
+    shown = input.summaries(numbers, predictions_of(input, texts))
+    sounds, table = shown["recordings"], shown["transcripts"]
+    assert isinstance(sounds, Audio)
+    assert isinstance(table, Table)
+    assert not sounds.problem()
+    assert not table.problem()
+    assert table.columns["hypothesis"] == texts
+    assert len(sounds.waveforms) == min(4, len(numbers)) > 1
+    for i, file in enumerate(sounds.to_wav()):
+        name = pathlib.Path(table.columns["audio"][i]).name
+        assert table.columns["reference"][i] == TEXTS[name].strip()
+        assert sounds.captions[i].endswith(f"{name}: {TEXTS[name].strip()}")
+        with wave.open(io.BytesIO(file)) as own, wave.open(str(clips.parent / name)) as source:
+            assert own.getparams()[:4] == source.getparams()[:4]
+            assert own.readframes(1 << 20) == source.readframes(1 << 20)
 
 
 def test_batches_become_tensors(clips: pathlib.Path) -> None:

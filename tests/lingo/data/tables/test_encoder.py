@@ -136,6 +136,20 @@ def test_the_same_spaces_are_stripped_on_the_host_and_in_tensorflow() -> None:
     np.testing.assert_array_equal(host["numbers"], encoded["numbers"])
 
 
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_a_whole_number_is_one_category_with_and_without_a_zero_after_it(decimal: str) -> None:
+    rooms = ColumnEncoder({"room": CategoryColumn.params(num_values=4)}, ["", "-9"], decimal)
+    cells = ["1", "1.0", "-12", "-12.0", "1.00", "1.5", "v1.0", "-9", "-9.0", ""]
+    cells = [cell.replace(".", decimal) for cell in cells]
+    words = rooms.fingerprints(cells)
+    found = rooms.encode_raw({"room": tf.constant([cell.encode() for cell in cells])})
+    np.testing.assert_array_equal(found["categories"][:, 0], words)
+    one, same, twelve, same_twelve, *others = map(tuple, words.tolist())
+    assert one == same
+    assert twelve == same_twelve
+    assert len({one, twelve, *others}) == 6, "1.00, 1.5 and v1.0 are others; three are missing"
+
+
 def test_spaces_are_the_ones_of_unicode() -> None:
     assert {*SPACES} == {c for c in map(chr, range(sys.maxunicode)) if c.isspace()}
 

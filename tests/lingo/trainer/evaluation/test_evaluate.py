@@ -17,7 +17,7 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import Learner, initial_state
 from lingo.learner.task import Task
-from lingo.metrics import Histogram, Image, Table, Text, confusion, weighted_mean
+from lingo.metrics import Audio, Histogram, Image, Table, Text, confusion, weighted_mean
 from lingo.metrics.metric import add_states
 from lingo.optim import Sgd
 from lingo.runtimes.local import Local
@@ -294,6 +294,49 @@ def test_an_evaluation_of_a_checkpoint_shows_the_same(run, directory):
     (result,) = Evaluator(experiment).evaluate_checkpoint(found)
     assert {"table", "parity/confusion"} <= result.summaries.keys()
     assert result.summaries["number"] == SEEN[-2][1]["logits"].max(), "as at the end of training"
+
+
+class Talking(ArrayInput):
+    """An input that shows something of its own, and a table under the task's name for one."""
+
+    mistake: str = ""  # what its summaries do wrong
+
+    def summaries(self, numbers, predictions):
+        if self.p.mistake == "form":
+            return {"error": 1.0}  # the name of a metric
+        return {
+            "sound": Audio(np.zeros([1, len(numbers), 1]), 8000),
+            "table": Table({"number": numbers}),
+        }
+
+
+def talking(**fields):
+    params = parity()
+    heldout = params.eval_inputs["heldout"]
+    params.eval_inputs["heldout"] = Talking.params(
+        function=examples,
+        arguments=dict(heldout.arguments),
+        batch_size=4,
+        repeat=False,
+        **fields,
+    )
+    return params
+
+
+def test_an_input_shows_what_batches_do_not_have_and_the_task_comes_first(run, directory):
+    run(talking(), directory)
+    tags = shown(directory / "eval_heldout")
+    assert {"eval/sound", "eval/table", "eval/image"} <= {*tags}
+    found = best.choose(talking().build(), RunDirectory(directory), None)
+    (result,) = Evaluator(talking().build()).evaluate_checkpoint(found)
+    assert "label" in result.summaries["table"].columns, "the task's"
+    assert result.summaries["sound"].waveforms.shape == (1, 4, 1)
+
+
+def test_a_mistake_of_an_inputs_summaries_is_told_before_the_first_step(run, directory):
+    with pytest.raises(ParamError, match=r"summaries.*'error' is the name of a metric"):
+        run(talking(mistake="form"), directory)
+    assert not RunDirectory(directory).exists
 
 
 def averaged(**evaluation):

@@ -12,7 +12,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 from tensorboard.util import tensor_util
 
 from lingo.config.lazy import tf
-from lingo.metrics import Image, Table
+from lingo.metrics import Audio, Image, Table
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.summaries import summaries as summaries_
@@ -89,6 +89,22 @@ def test_resumed_summaries_replace_those_of_steps_done_again(run, caplog):
     run.evaluation("other").write_text("not a directory")
     summaries.write_summaries(20, "other", media)
     assert "cannot write" in caplog.text, "a warning"
+
+
+def test_sounds_are_read_back_by_tensorboard(run):
+    sounds = [np.arange(-5, size - 5, dtype=np.int16)[:, None] for size in (40, 7)]
+    audio = Audio(sounds, 8_000, ["one.wav: two_words", "three"])
+    with Summaries(run, step=0) as summaries:
+        summaries.write_summaries(10, "heldout", {"eval/sound": audio})
+    found = EventAccumulator(str(run.evaluation("heldout"))).Reload()
+    assert found.SummaryMetadata("eval/sound").plugin_data.plugin_name == "audio"
+    (event,) = found.Tensors("eval/sound")
+    rows = tensor_util.make_ndarray(event.tensor_proto)
+    assert [row[1] for row in rows.tolist()] == [b"one.wav: two&#95;words", b"three"]
+    for (file, _), sound in zip(rows.tolist(), sounds, strict=True):
+        samples, rate = tf.audio.decode_wav(file)
+        assert int(rate) == 8_000
+        np.testing.assert_array_equal(np.round(samples * 32_768).astype(np.int16), sound)
 
 
 def test_files_with_nothing_to_remove_are_not_rewritten(run):
