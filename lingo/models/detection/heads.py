@@ -173,9 +173,7 @@ class MaskHead(Layer):
         dims = [p.dim, *[p.hidden_dim] * (p.num_convs - 1)]
         self.convs = [p.conv.build(dim=dim, output_dim=p.hidden_dim) for dim in dims]
         self.deconv = p.deconv.build(dim=p.hidden_dim, output_dim=p.hidden_dim)
-        self.logits = p.logits.build(
-            dim=p.hidden_dim, output_dim=p.num_classes + 1, kernel=(1, 1)
-        )
+        self.logits = p.logits.build(dim=p.hidden_dim, output_dim=p.num_classes + 1, kernel=(1, 1))
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns logits [B, R, M, M, K + 1], in the layer's dtype, for regions [B, R, S, S, C]."""
