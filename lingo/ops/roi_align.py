@@ -29,17 +29,13 @@ coordinates, and a region is at least one value wide (Detectron). `center` conti
 outside; the others are 0 from one value outside on, as in torchvision.
 """
 
-_BASE_LEVEL = 4  # of a square with a side of `base_side` pixels
+_BASE_LEVEL, _BASE_SIDE = 4, 224.0  # a square of 224 pixels is at level 4 (Lin et al. 2017a)
 _SLACK = 1e-5  # relative: sides are products of float32 fractions
+_HALF = 0.5 - 1e-4  # a sum that is 1/2 by its bins may be less by float32's rounding
 
 
 def region_levels(
-    boxes: tf.Tensor,
-    *,
-    image: tuple[int, int],
-    min_level: int,
-    max_level: int,
-    base_side: float = 224.0,
+    boxes: tf.Tensor, *, image: tuple[int, int], min_level: int, max_level: int
 ) -> tf.Tensor:
     """Returns each box's pyramid level, int32 [...]: 4 + floor(log2(sqrt(area) / 224)), clipped.
 
@@ -291,4 +287,4 @@ def crop_masks(
         share = shares[0][i][..., :, None] * shares[1][j][..., None, :]
         total += share * tf.gather(rows, index, batch_dims=1)
     is_object = tf.reduce_all(own[..., :2] < own[..., 2:], -1)[..., None, None]
-    return tf.cast((total >= 0.5) & is_object, tf.float32)
+    return tf.cast((total >= _HALF) & is_object, tf.float32)

@@ -124,7 +124,7 @@ class Detector(Task, interface=True):
     # ---- for subclasses
 
     def _outputs(self, batch: Batch) -> Any:
-        """Returns what the model computes of all images, the first tensors of losses and results."""
+        """Returns what the model computes of all images, for losses and predictions."""
         raise NotImplementedError
 
     def _detections(self, outputs: Any) -> dict[str, tf.Tensor]:

@@ -300,7 +300,7 @@ class InstanceSegmentation(Detector):
 
 
 def _of_class(codes: tf.Tensor, labels: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Returns the codes [B, R, 4] of each region's own class, from those of all [B, R, K + 1, 4]."""
+    """Returns the codes [B, R, 4] of each region's own class; `codes` are [B, R, K + 1, 4]."""
     return tf.einsum("brkc,brk->brc", codes, tf.one_hot(labels, num_classes + 1))
 
 

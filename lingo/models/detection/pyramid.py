@@ -164,7 +164,7 @@ class FeaturePyramid(Layer):
 
 
 def enlarge(x: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
-    """Doubles the rows and columns of maps [B, H, W, C], and cuts the result to `size`, (H', W')."""
+    """Doubles rows and columns of maps [B, H, W, C], and cuts the result to `size`, (H', W')."""
     height, width = size
     if not is_split(x):
         return tf.repeat(tf.repeat(x, 2, axis=1), 2, axis=2)[:, :height, :width]
