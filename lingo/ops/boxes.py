@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.ops.shape import size_of
 
 VARIANCES = (0.1, 0.2)
 """Centre offsets and log size ratios in codes are divided by these numbers, so that both have about
@@ -266,7 +267,7 @@ def select_detections(
     >>> select_detections(boxes, tf.constant([[[0.5], [0.75]]]), **limits).scores.numpy()
     array([[0.75, 0.  ]], dtype=float32)
     """
-    num_candidates = min(max_per_class, int(scores.shape[1]))
+    num_candidates = min(max_per_class, size_of(scores, 1))
     top, index = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), num_candidates)
     candidates = tf.gather(boxes, index, batch_dims=1)
     limits = {"max_overlap": max_overlap, "max_detections": max_detections}
@@ -297,7 +298,7 @@ def select_class_detections(
     >>> select_class_detections(boxes, tf.constant([[[0.2, 0.7]]]), **limits).labels.numpy()
     array([[2, 1]], dtype=int32)
     """
-    num_candidates = min(max_per_class, int(scores.shape[1]))
+    num_candidates = min(max_per_class, size_of(scores, 1))
     top, index = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), num_candidates)
     candidates = tf.gather(tf.transpose(boxes, [0, 2, 1, 3]), index, batch_dims=2)
     limits = {"max_overlap": max_overlap, "max_detections": max_detections}

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from lingo.config.lazy import tf
 from lingo.ops import random
 from lingo.ops.boxes import box_overlaps, suppress
+from lingo.ops.shape import size_of
 
 BACKGROUND, IGNORED = -1, -2
 """In place of an object's index: the region shows no object; it is neither counted as an object nor
@@ -93,7 +94,7 @@ def sample_regions(objects: tf.Tensor, keys: random.Key, *, num: int, max_object
     >>> sample.is_object.numpy(), sample.is_counted.numpy()
     (array([[ True, False, False]]), array([[ True,  True, False]]))
     """
-    num_regions = int(objects.shape[1])
+    num_regions = size_of(objects, 1)
     draws = random.uniform(keys, num_regions)
     parts = []
     for wanted, most in ((objects >= 0, max_objects), (objects == BACKGROUND, num)):
@@ -101,7 +102,7 @@ def sample_regions(objects: tf.Tensor, keys: random.Key, *, num: int, max_object
         parts.append((index, top >= 0))
     indices = tf.concat([index for index, _ in parts], 1)
     found = tf.concat([is_found for _, is_found in parts], 1)
-    size = int(indices.shape[1])
+    size = size_of(indices, 1)
     # all places in order, those with a region first
     order = tf.where(found, 2.0 * size, float(size)) - tf.range(float(size))
     _, places = tf.math.top_k(order, min(num, size))

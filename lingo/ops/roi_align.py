@@ -29,17 +29,22 @@ coordinates, and a region is at least one value wide (Detectron). `center` conti
 outside; the others are 0 from one value outside on, as in torchvision.
 """
 
-_BASE_LEVEL, _BASE_SIDE = 4, 224.0  # a square of 224 pixels is at level 4 (Lin et al. 2017a)
+_BASE_LEVEL = 4  # of a square with a side of `base_side` pixels
 _SLACK = 1e-5  # relative: sides are products of float32 fractions
 _HALF = 0.5 - 1e-4  # a sum that is 1/2 by its bins may be less by float32's rounding
 
 
 def region_levels(
-    boxes: tf.Tensor, *, image: tuple[int, int], min_level: int, max_level: int
+    boxes: tf.Tensor,
+    *,
+    image: tuple[int, int],
+    min_level: int,
+    max_level: int,
+    base_side: float = 224.0,
 ) -> tf.Tensor:
     """Returns each box's pyramid level, int32 [...]: 4 + floor(log2(sqrt(area) / 224)), clipped.
 
-    The formula is eq. 1 of Lin et al. 2017a.
+    The 224 is `base_side`. The formula is eq. 1 of Lin et al. 2017a.
 
     Args:
         boxes: [..., 4], any float type.

@@ -29,6 +29,7 @@ from lingo.ops.regions import (
     sample_regions,
 )
 from lingo.ops.roi_align import crop_masks
+from lingo.ops.shape import size_of
 from tasks.detection.detector import Detector, check_share, true_labels
 
 ANCHOR_VARIANCES = (1.0, 1.0)  # of the codes of anchors
@@ -173,10 +174,12 @@ class InstanceSegmentation(Detector):
         )
         errors = tf.reduce_mean(huber(codes - targets, delta=ANCHOR_DELTA), -1)
         ends = np.cumsum(self.model.level_sizes())
-        level = tf.reduce_sum(tf.cast(sample.indices[..., None] >= ends, tf.int32), -1)
-        of_level = tf.equal(level[..., None], tf.range(len(ends)))  # [B, S, L]
-        is_counted = sample.is_object[..., None] & of_level
-        by_level = _mean(tf.broadcast_to(errors[..., None], tf.shape(of_level)), is_counted)
+        level = tf.reduce_sum(tf.cast(tf.expand_dims(sample.indices, -1) >= ends, tf.int32), -1)
+        of_level = tf.equal(tf.expand_dims(level, -1), tf.range(len(ends)))  # [B, S, L]
+        is_counted = tf.expand_dims(sample.is_object, -1) & of_level
+        by_level = _mean(
+            tf.broadcast_to(tf.expand_dims(errors, -1), tf.shape(of_level)), is_counted
+        )
         return {
             "objectness": _mean(nats, sample.is_counted),
             "anchors": tf.reduce_sum(by_level, -1),
@@ -246,10 +249,10 @@ class InstanceSegmentation(Detector):
 
     def _mask_losses(self, outputs: PyramidOutputs, regions: Regions, batch: Batch) -> tf.Tensor:
         """Returns the term of masks, float32 [B]."""
-        num = min(self._max_objects(), int(regions.boxes.shape[1]))
+        num = min(self._max_objects(), size_of(regions.boxes, 1))
         boxes, objects, labels = (part[:, :num] for part in regions[:3])
         logits = self._mask_logits(outputs, boxes, labels)
-        size = int(logits.shape[-1])
+        size = size_of(logits, -1)
         targets = crop_masks(batch["masks"], batch["boxes"], objects, boxes, size=size)
         nats = tf.nn.sigmoid_cross_entropy_with_logits(targets, logits)
         return _mean(tf.reduce_mean(nats, [-2, -1]), labels > 0)
@@ -276,7 +279,7 @@ class InstanceSegmentation(Detector):
         scores = tf.nn.softmax(tf.cast(logits, tf.float32))[:, :, 1:]
         found = select_class_detections(
             tf.clip_by_value(boxes, 0.0, 1.0),
-            tf.where(proposals.is_found[..., None], scores, 0.0),
+            tf.where(tf.expand_dims(proposals.is_found, -1), scores, 0.0),
             min_score=p.min_score,
             max_overlap=p.max_overlap,
             max_per_class=p.max_per_class,
@@ -287,7 +290,9 @@ class InstanceSegmentation(Detector):
             "boxes": found.boxes,
             "box_labels": found.labels,
             "box_scores": found.scores,
-            "masks": tf.where((found.labels > 0)[..., None, None], masks, 0.0),
+            "masks": tf.where(
+                tf.reshape(found.labels > 0, [-1, size_of(masks, 1), 1, 1]), masks, 0.0
+            ),
         }
 
     def _mask_logits(
@@ -312,7 +317,7 @@ def _targets(
     Boxes are float32 [B, S, 4]; `is_object` is bool [B, S].
     """
     # boxes without an object may be empty, and a code would not be finite
-    mask, unit = is_object[..., None], tf.constant(_UNIT)
+    mask, unit = tf.expand_dims(is_object, -1), tf.constant(_UNIT)
     own = tf.where(mask, references, unit)
     return tf.stop_gradient(encode_boxes(tf.where(mask, truths, unit), own, **variances))
 

@@ -30,9 +30,7 @@ def main() -> None:
     boxes = torch.tensor(BOXES)[:, [1, 0, 3, 2]]
     crops: dict[str, Any] = {}
     for form, samples in (("aligned", 1), ("aligned", 2), ("legacy", 2), ("legacy", 3)):
-        found = ops.roi_align(
-            plane, [boxes], 3, sampling_ratio=samples, aligned=form == "aligned"
-        )
+        found = ops.roi_align(plane, [boxes], 3, sampling_ratio=samples, aligned=form == "aligned")
         crops[f"{form} {samples}"] = found.permute(0, 2, 3, 1).numpy().tolist()
     print(json.dumps({"plane": values.tolist(), "boxes": BOXES, "crops": crops}))
 

@@ -18,7 +18,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.residual import Residual, ResidualCall
 from lingo.layers.vision.conv import Conv2D, TransposedConv2D
-from lingo.ops.shape import sizes_of
+from lingo.ops.shape import size_of, sizes_of
 
 Shape = Sequence[int]
 
@@ -84,8 +84,9 @@ class RegionHead(Layer):
 
         The convolutions themselves count one call, with the first map.
         """
-        outputs = self.output_shape(call.shape)
-        later = [tuple(shape) for shape in call.shape[1:]]
+        shapes: Any = call.shape  # of the maps
+        outputs = self.output_shape(shapes)
+        later = [tuple(shape) for shape in shapes[1:]]
         axes = ("batch", "height", "width", None)
         return [
             Residual(1, outputs.codes, ("batch", None, None)),
@@ -120,7 +121,7 @@ class BoxHead(Layer):
 
     def __call__(self, x: tf.Tensor) -> BoxOutputs:
         """Returns codes [B, R, K + 1, 4] and logits [B, R, K + 1] for regions [B, R, S, S, C]."""
-        num_regions = int(x.shape[1])
+        num_regions = size_of(x, 1)
         y = tf.reshape(x, [-1, num_regions, self.p.size**2 * self.p.dim])
         for layer in self.hidden:
             y = tf.nn.relu(layer(y))
@@ -177,12 +178,12 @@ class MaskHead(Layer):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns logits [B, R, M, M, K + 1], in the layer's dtype, for regions [B, R, S, S, C]."""
-        num_regions, *region = (int(n) for n in x.shape[1:])
+        _, num_regions, *region = sizes_of(x)
         y = tf.reshape(x, [-1, *region])
         for layer in (*self.convs, self.deconv):
             y = tf.nn.relu(layer(y))
         y = self.logits(y)
-        return tf.reshape(y, [-1, num_regions, *(int(n) for n in y.shape[1:])])
+        return tf.reshape(y, [-1, num_regions, *sizes_of(y)[1:]])
 
     def output_shape(self, shape: Shape) -> tuple[int, ...]:
         """Returns the shape of the result for regions of shape [B, R, S, S, C]."""

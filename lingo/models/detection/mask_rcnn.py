@@ -1,6 +1,7 @@
-"""Mask R-CNN (He et al. 2017) over a feature pyramid: proposals, and a class, box and mask for each.
+"""Mask R-CNN (He et al. 2017) over a feature pyramid: proposals with a class, a box and a mask.
 
-    MaskRcnn.params(trunk=Backbone.params(layers=resnet(num_layers=50, num_classes=1)[:-1]))
+    trunk = Backbone.params(layers=resnet(num_layers=50, num_classes=1)[:-1])
+    MaskRcnn.params(trunk=trunk)
 
 Axes: B batch, H height, W width, C channels, A anchors, R regions, M bins of a mask along each
 side, K classes without the background.
@@ -39,7 +40,7 @@ class MaskRcnn(Layer):
     A call computes the pyramid and, for each anchor, a region with its logit. `classify` and
     `segment` compute the second stage for regions, which a task chooses. At each position of a map
     of level l, the anchors are a square with a side of `anchor_scale` * 2^l pixels and, for each of
-    the `ratios`, a wide and a tall rectangle of the same area. Anchors may be larger than the image.
+    the `ratios`, a wide and a tall rectangle of the same area, which may exceed the image.
     """
 
     image_shape: tuple[int, int, int]  # (H, W, C); a task passes its own

@@ -25,6 +25,7 @@ from lingo.layers.norm import Norm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.pool import MaxPool
 from lingo.layers.window import annotate_image, is_split, static_sizes
+from lingo.ops.shape import size_of
 
 Shape = Sequence[int]  # [B, H, W, C]
 
@@ -45,7 +46,7 @@ class Backbone(Layer):
 
     def __call__(self, x: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Returns maps [B, H', W', C'] of rising levels for images x [B, H, W, C]."""
-        lasts = self._lasts([1, *static_sizes(x), x.shape[-1]])
+        lasts = self._lasts([1, *static_sizes(x), size_of(x, -1)])
         maps = []
         for i, layer in enumerate(self.layers):
             x = layer(x)
