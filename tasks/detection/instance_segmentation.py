@@ -177,9 +177,7 @@ class InstanceSegmentation(Detector):
         level = tf.reduce_sum(tf.cast(tf.expand_dims(sample.indices, -1) >= ends, tf.int32), -1)
         of_level = tf.equal(tf.expand_dims(level, -1), tf.range(len(ends)))  # [B, S, L]
         is_counted = tf.expand_dims(sample.is_object, -1) & of_level
-        by_level = _mean(
-            tf.broadcast_to(tf.expand_dims(errors, -1), tf.shape(of_level)), is_counted
-        )
+        by_level = _mean(tf.expand_dims(errors, -1), is_counted)
         return {
             "objectness": _mean(nats, sample.is_counted),
             "anchors": tf.reduce_sum(by_level, -1),
@@ -286,13 +284,12 @@ class InstanceSegmentation(Detector):
             max_detections=p.max_detections,
         )
         masks = tf.sigmoid(self._mask_logits(outputs, found.boxes, found.labels))
+        is_found = tf.reshape(found.labels > 0, [-1, size_of(masks, 1), 1, 1])
         return {
             "boxes": found.boxes,
             "box_labels": found.labels,
             "box_scores": found.scores,
-            "masks": tf.where(
-                tf.reshape(found.labels > 0, [-1, size_of(masks, 1), 1, 1]), masks, 0.0
-            ),
+            "masks": tf.where(is_found, masks, 0.0),
         }
 
     def _mask_logits(
