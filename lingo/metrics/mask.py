@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from lingo.config.base.errors import MissingPackage
+from lingo.config.params import ParamError
 
 _SLACK = 1.0  # pixels by which a polygon may exceed its image; pycocotools cuts the excess off
 _LEAST_NUMBERS = 6  # of a polygon: three corners
@@ -95,6 +96,24 @@ def run_lengths(mask: np.ndarray) -> np.ndarray:
     pixels = (np.asarray(mask) != 0).ravel(order="F")
     changes = np.flatnonzero(np.diff(pixels, prepend=False))
     return np.diff(changes, prepend=0, append=len(pixels)).astype(np.int32)
+
+
+def write_run_lengths(counts: Sequence[int] | np.ndarray, row: np.ndarray, *, where: str) -> None:
+    """Writes run lengths into the first elements of `row`, int32 [max_runs].
+
+    Raises ParamError, which begins with `where`, if the row is too short.
+
+    >>> row = np.zeros(3, np.int32)
+    >>> write_run_lengths([1, 3], row, where="a glyph")
+    >>> row
+    array([1, 3, 0], dtype=int32)
+    """
+    if len(counts) > len(row):
+        raise ParamError(
+            f"{where} has a mask of {len(counts)} runs, more than max_runs={len(row)}: set it to"
+            f" {len(counts)} or more"
+        )
+    row[: len(counts)] = counts
 
 
 def fill_run_lengths(counts: Sequence[int] | np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -58,7 +58,7 @@ def region_levels(
     array([4, 3], dtype=int32)
     """
     top, left, bottom, right = tf.unstack(tf.cast(boxes, tf.float32), axis=-1)
-    area = tf.nn.relu(bottom - top) * image[0] * tf.nn.relu(right - left) * image[1]
+    area: Any = tf.nn.relu(bottom - top) * image[0] * tf.nn.relu(right - left) * image[1]
     sides = base_side * 2.0 ** (np.arange(min_level + 1, max_level + 1) - _BASE_LEVEL)
     limits = tf.constant(sides**2 * (1 - _SLACK), tf.float32)  # least area of each higher level
     return min_level + tf.reduce_sum(tf.cast(area[..., None] >= limits, tf.int32), axis=-1)
@@ -104,12 +104,9 @@ def roi_align(
     array([[ 38.3125,  56.6875],
            [145.5625, 180.4375]], dtype=float32)
     """
+    max_level = min_level + len(features) - 1
     levels = region_levels(
-        boxes,
-        image=image,
-        min_level=min_level,
-        max_level=min_level + len(features) - 1,
-        base_side=base_side,
+        boxes, image=image, min_level=min_level, max_level=max_level, base_side=base_side
     )
     axes = _sample_axes(
         features,
@@ -137,10 +134,10 @@ class _Axes(NamedTuple):
     The index of a value in the joined maps is the sum of its row's and its column's part.
     """
 
-    rows: tuple[tf.Tensor, tf.Tensor]  # parts of indices, int32, two of [B, R, S * samples]
-    columns: tuple[tf.Tensor, tf.Tensor]
-    row_shares: tuple[tf.Tensor, tf.Tensor]  # float32, two of [B, R, S * samples]
-    column_shares: tuple[tf.Tensor, tf.Tensor]
+    rows: tuple[Any, Any]  # parts of indices, int32, two of [B, R, S * samples]
+    columns: tuple[Any, Any]
+    row_shares: tuple[Any, Any]  # float32, two of [B, R, S * samples]
+    column_shares: tuple[Any, Any]
 
 
 def _sample_axes(
@@ -155,7 +152,7 @@ def _sample_axes(
     form: CropForm,
 ) -> _Axes:
     """Returns where regions sample the maps, as `roi_align` says; `which` is each one's map."""
-    boxes = tf.stop_gradient(tf.cast(boxes, tf.float32))
+    corners: Any = tf.stop_gradient(tf.cast(boxes, tf.float32))
     shapes = np.array([one.shape[1:3] for one in features])  # [levels, 2]
     starts = np.concatenate([[0], np.cumsum(shapes.prod(-1))[:-1]])
     strides = 2.0 ** np.arange(min_level, min_level + len(features))
@@ -166,8 +163,8 @@ def _sample_axes(
     stride, width = of_region(strides, tf.float32), of_region(shapes[:, 1], tf.int32)
     parts, shares = [], []
     for axis in range(2):
-        low = boxes[..., axis, None] * image[axis] / stride
-        side = boxes[..., axis + 2, None] * image[axis] / stride - low
+        low = corners[..., axis, None] * image[axis] / stride
+        side = corners[..., axis + 2, None] * image[axis] / stride - low
         if form == "legacy":
             side = tf.maximum(side, 1.0)
         places = (np.arange(size * samples) + 0.5) / (size * samples)
@@ -217,7 +214,7 @@ def _mean_of_points(rows: tf.Tensor, axes: _Axes, *, samples: int) -> tf.Tensor:
             shares = axes.row_shares[i][..., a::samples], axes.column_shares[j][..., b::samples]
             index = row[..., :, None] + column[..., None, :]
             share = shares[0][..., :, None] * shares[1][..., None, :] / samples**2
-            flat = [tf.shape(index)[0], int(np.prod(index.shape[1:]))]
+            flat = [tf.shape(index)[0], index.shape[1:].num_elements()]
             found.append((tf.reshape(index, flat), tf.reshape(share, [*flat, 1])))
         return found
 
@@ -272,11 +269,12 @@ def crop_masks(
     shape: Any = masks.shape
     _, num, bins, _ = shape
     rows = tf.reshape(tf.cast(masks, tf.float32), [-1, num * bins * bins])
-    own = tf.gather(boxes, objects, batch_dims=1)  # [B, R, 4]
+    whole: Any = regions
+    own: Any = tf.gather(boxes, objects, batch_dims=1)  # [B, R, 4]
     places = tf.constant((np.arange(size) + 0.5) / size, tf.float32)
     indices, shares = [], []
     for axis in range(2):
-        low, high = regions[..., axis, None], regions[..., axis + 2, None]
+        low, high = whole[..., axis, None], whole[..., axis + 2, None]
         first, last = own[..., axis, None], own[..., axis + 2, None]
         points = low + (high - low) * places
         points = tf.math.divide_no_nan(points - first, last - first) * bins - 0.5
@@ -285,7 +283,7 @@ def crop_masks(
         pair = [(below, 1 - part), (below + 1, part)]
         indices.append([tf.cast(tf.clip_by_value(i, 0.0, bins - 1.0), tf.int32) for i, _ in pair])
         shares.append([tf.where((i >= 0) & (i <= bins - 1), share, 0.0) for i, share in pair])
-    start = objects[..., None, None] * bins**2
+    start = tf.reshape(objects, [-1, objects.shape[1], 1, 1]) * bins**2
     total: Any = 0.0
     for i, j in ((i, j) for i in range(2) for j in range(2)):
         index = start + indices[0][i][..., :, None] * bins + indices[1][j][..., None, :]

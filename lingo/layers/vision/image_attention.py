@@ -24,7 +24,6 @@ from lingo.layers.sequence.dot_product import ATTENTION_PRODUCTS, weight_roundin
 from lingo.ops.attention import attend
 from lingo.ops.lookup import lookup
 
-
 Positions = Literal["relative", "absolute", "none"]
 """What a pixel's attention knows of another pixel's position: its distances in both directions, its
 row and column, or nothing."""
