@@ -7,6 +7,7 @@ regions, K classes, D detections, L levels of the pyramid, M bins of a mask alon
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -256,6 +257,14 @@ class InstanceSegmentation(Detector):
         return _mean(tf.reduce_mean(nats, [-2, -1]), labels > 0)
 
     # ---- predictions
+
+    def results(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Returns the metrics, with `coco/ap` and `coco/mask/ap` as `ap` and `mask_ap`, and so on.
+
+        So `ap`, `ap50`, `mask_ap` and `mask_ap50` are printed.
+        """
+        shown = {"coco/mask/ap": "mask_ap", "coco/mask/ap50": "mask_ap50"}
+        return {shown.get(name, name): v for name, v in super().results(means).items()}
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns the objects found in `images`, the likeliest first, padded with zeros.

@@ -73,7 +73,9 @@ def train(layout: str) -> dict[str, Any]:
     losses = program.train(BATCHES)["scalars"]
     found = program.predict({name: array[0] for name, array in BATCHES.items()})
     terms = {name: value for name, value in losses.items() if name.startswith("loss/")}
-    return {name: np.asarray(v) for name, v in {**terms, **program.state().weights, **found}.items()}
+    return {
+        name: np.asarray(v) for name, v in {**terms, **program.state().weights, **found}.items()
+    }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
