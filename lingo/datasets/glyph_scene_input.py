@@ -27,7 +27,7 @@ from lingo.ops import random
 from lingo.ops.image.boxed_image import sample_mask
 from lingo.ops.image.pixel import draw
 
-_SMALLEST, _LARGEST = 32, 512  # pixels
+_SMALLEST, _LARGEST = 32, 1024  # pixels
 _INK_SIZE = 128  # pixels of the drawing that is resized to glyphs of all sizes
 _STRETCH = 0.15  # largest share by which a glyph is wider or narrower
 _WINDOW = (64, 160)  # sides of the part of a photograph, in pixels; held-out parts have 160 columns
@@ -63,7 +63,7 @@ class GlyphSceneInput(IndexedInput):
     """
 
     split: Split = "all"  # train and heldout share neither a family nor a pixel of a photograph
-    size: int = 128  # H and W, 32 to 512 pixels
+    size: int = 128  # H and W, 32 to 1024 pixels
     num_scenes: int = 4096  # per epoch
     num_classes: int = 10  # the first of GlyphInput's classes: 10 are the digits, 47 are all
     max_boxes: int = 6  # N

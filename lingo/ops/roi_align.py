@@ -29,23 +29,29 @@ coordinates, and a region is at least one value wide (Detectron). `center` conti
 outside; the others are 0 from one value outside on, as in torchvision.
 """
 
-_BASE_LEVEL, _BASE_SIDE = 4, 224.0  # a square of 224 pixels is at level 4 (Lin et al. 2017a)
+_BASE_LEVEL = 4  # of a square with a side of `base_side` pixels
 _SLACK = 1e-5  # relative: sides are products of float32 fractions
 _HALF = 0.5 - 1e-4  # a sum that is 1/2 by its bins may be less by float32's rounding
 
 
 def region_levels(
-    boxes: tf.Tensor, *, image: tuple[int, int], min_level: int, max_level: int
+    boxes: tf.Tensor,
+    *,
+    image: tuple[int, int],
+    min_level: int,
+    max_level: int,
+    base_side: float = 224.0,
 ) -> tf.Tensor:
     """Returns each box's pyramid level, int32 [...]: 4 + floor(log2(sqrt(area) / 224)), clipped.
 
-    The formula is eq. 1 of Lin et al. 2017a.
+    The 224 is `base_side`. The formula is eq. 1 of Lin et al. 2017a.
 
     Args:
         boxes: [..., 4], any float type.
         image: height and width in pixels.
         min_level: least level.
         max_level: largest level.
+        base_side: pixels, the side of a square of level 4; 224 in the paper.
 
     >>> one = tf.constant([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.49, 0.5]])
     >>> region_levels(one, image=(448, 448), min_level=2, max_level=5).numpy()
@@ -53,7 +59,7 @@ def region_levels(
     """
     top, left, bottom, right = tf.unstack(tf.cast(boxes, tf.float32), axis=-1)
     area: Any = tf.nn.relu(bottom - top) * image[0] * tf.nn.relu(right - left) * image[1]
-    sides = _BASE_SIDE * 2.0 ** (np.arange(min_level + 1, max_level + 1) - _BASE_LEVEL)
+    sides = base_side * 2.0 ** (np.arange(min_level + 1, max_level + 1) - _BASE_LEVEL)
     limits = tf.constant(sides**2 * (1 - _SLACK), tf.float32)  # least area of each higher level
     return min_level + tf.reduce_sum(tf.cast(area[..., None] >= limits, tf.int32), axis=-1)
 
@@ -67,6 +73,7 @@ def roi_align(
     min_level: int = 2,
     samples: int = 1,
     form: CropForm = "center",
+    base_side: float = 224.0,
 ) -> tf.Tensor:
     """Returns the features of regions, by bilinear interpolation (He et al. 2017, sec. 3).
 
@@ -86,6 +93,7 @@ def roi_align(
         min_level: the level of the first map.
         samples: points of a bin along each side.
         form: where a region samples its map.
+        base_side: as in `region_levels`.
 
     Returns:
         [B, R, S, S, C], the type of the maps.
@@ -96,8 +104,19 @@ def roi_align(
     array([[ 38.3125,  56.6875],
            [145.5625, 180.4375]], dtype=float32)
     """
+    max_level = min_level + len(features) - 1
+    levels = region_levels(
+        boxes, image=image, min_level=min_level, max_level=max_level, base_side=base_side
+    )
     axes = _sample_axes(
-        features, boxes, size=size, image=image, min_level=min_level, samples=samples, form=form
+        features,
+        boxes,
+        levels - min_level,
+        size=size,
+        image=image,
+        min_level=min_level,
+        samples=samples,
+        form=form,
     )
     shapes: list[Any] = [one.shape for one in features]
     num_channels = shapes[0][3]
@@ -124,6 +143,7 @@ class _Axes(NamedTuple):
 def _sample_axes(
     features: Sequence[tf.Tensor],
     boxes: tf.Tensor,
+    which: tf.Tensor,
     *,
     size: int,
     image: tuple[int, int],
@@ -131,14 +151,11 @@ def _sample_axes(
     samples: int,
     form: CropForm,
 ) -> _Axes:
-    """Returns where regions sample the maps, as `roi_align` says."""
+    """Returns where regions sample the maps, as `roi_align` says; `which` is each one's map."""
     corners: Any = tf.stop_gradient(tf.cast(boxes, tf.float32))
-    max_level = min_level + len(features) - 1
-    levels = region_levels(corners, image=image, min_level=min_level, max_level=max_level)
-    which = levels - min_level
     shapes = np.array([one.shape[1:3] for one in features])  # [levels, 2]
     starts = np.concatenate([[0], np.cumsum(shapes.prod(-1))[:-1]])
-    strides = 2.0 ** np.arange(min_level, max_level + 1)
+    strides = 2.0 ** np.arange(min_level, min_level + len(features))
 
     def of_region(values: np.ndarray, dtype: Any) -> tf.Tensor:
         return tf.gather(tf.constant(values, dtype), which)[..., None]  # [B, R, 1]

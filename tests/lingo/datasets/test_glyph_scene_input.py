@@ -166,7 +166,7 @@ def test_the_fingerprint_tells_scenes_apart():
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ({"size": 31}, "size=31 is not from 32 to 512 pixels"),
+        ({"size": 31}, "size=31 is not from 32 to 1024 pixels"),
         ({"num_classes": 48}, "num_classes=48, but glyphs have 47"),
         ({"max_boxes": 0}, "max_boxes=0 is not positive"),
         ({"min_height": 0.05}, r"min_height=0\.05 and max_height=0\.5 are not 0\.0625 <= min"),
