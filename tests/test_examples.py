@@ -15,7 +15,8 @@ OPS = sorted(
     for path in (ROOT / "lingo/ops").rglob("[a-z]*.py")
 )
 METRICS = [
-    f"lingo.metrics.{name}" for name in ("classification", "metric", "results", "transcript")
+    f"lingo.metrics.{name}"
+    for name in ("classification", "mask", "metric", "results", "transcript")
 ]
 MODULES = [*METRICS, "lingo.optim.schedule", *OPS]
 DIALOG = ["tasks.dialog.ratings", "tasks.dialog.research", "tasks.dialog.tools.retrieval"]
@@ -32,7 +33,7 @@ OTHERS = [
     *DIALOG,
 ]  # some functions have examples
 NOT_PURE = {"on_device_of_inputs", "gradient_scope", "host_bits", "host_words", "on_device"}
-NOT_PURE |= {"explain_float_labels", "one_scope", "output_specs", "text_hash"}
+NOT_PURE |= {"explain_float_labels", "import_coco_masks", "one_scope", "output_specs", "text_hash"}
 """Functions of these modules that compute nothing of tensors: they need no example."""
 
 

@@ -2,7 +2,8 @@
 
     GlyphSceneInput.params(split="train", size=128, batch_size=32)
 
-Axes: B examples per batch, H height, W width, N boxes per image.
+Axes: B examples per batch, H height, W width, N boxes per image, M bins of a mask along each side,
+K runs of a mask.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from lingo.data.index import Progress
 from lingo.datasets.glyph import Change, draw_glyph, font_size
 from lingo.datasets.photographs import NAMES, cut_split, read_photograph
 from lingo.datasets.typeface import CLASSES, Split, list_faces, open_font, read_font
+from lingo.metrics.mask import run_lengths, write_run_lengths
 from lingo.ops import random
+from lingo.ops.image.boxed_image import sample_mask
 from lingo.ops.image.pixel import draw
 
-_SMALLEST, _LARGEST = 32, 512  # pixels
+_SMALLEST, _LARGEST = 32, 1024  # pixels
 _INK_SIZE = 128  # pixels of the drawing that is resized to glyphs of all sizes
 _STRETCH = 0.15  # largest share by which a glyph is wider or narrower
 _WINDOW = (64, 160)  # sides of the part of a photograph, in pixels; held-out parts have 160 columns
@@ -53,16 +56,21 @@ class GlyphSceneInput(IndexedInput):
     a quarter of ink or more; nothing is drawn outside the box. Scenes are the same for all seeds.
 
     Batches: `images`, uint8 [B, H, W, 3]; `boxes`, float32 [B, N, 4], as (top, left, bottom, right)
-    in 0..1 of the image; `box_labels`, int32 [B, N], in 1..num_classes, and 0 for no box.
+    in 0..1 of the image; `box_labels`, int32 [B, N], in 1..num_classes, and 0 for no box. With
+    `mask_size`, `masks`, uint8 [B, N, M, M]: the pixels with a quarter of ink or more, at the
+    centres of the bins of each box. With `max_runs`, `mask_counts`, int32 [B, N, K]: the same
+    pixels of the whole image as COCO's run lengths, zeros at the end, for average precisions.
     """
 
     split: Split = "all"  # train and heldout share neither a family nor a pixel of a photograph
-    size: int = 128  # H and W, 32 to 512 pixels
+    size: int = 128  # H and W, 32 to 1024 pixels
     num_scenes: int = 4096  # per epoch
     num_classes: int = 10  # the first of GlyphInput's classes: 10 are the digits, 47 are all
     max_boxes: int = 6  # N
     min_height: float = 0.12  # least height of a glyph, as a share of H
     max_height: float = 0.5  # largest height of a glyph, as a share of H; log(height) is uniform
+    mask_size: int | None = None  # M; None: no masks
+    max_runs: int | None = None  # K; a glyph with more runs is an error; None: no run lengths
 
     def check(self) -> None:
         super().check()
@@ -70,6 +78,9 @@ class GlyphSceneInput(IndexedInput):
         ranges.check_positive(p, "num_scenes", "max_boxes", "num_classes")
         if not _SMALLEST <= p.size <= _LARGEST:
             raise ParamError(f"size={p.size} is not from {_SMALLEST} to {_LARGEST} pixels")
+        for field in ("mask_size", "max_runs"):
+            if getattr(p, field) is not None:
+                ranges.check_positive(p, field)
         if p.num_classes > len(CLASSES):
             raise ParamError(f"num_classes={p.num_classes}, but glyphs have {len(CLASSES)} classes")
         if not 8 / p.size <= p.min_height <= p.max_height <= 0.7:
@@ -115,10 +126,14 @@ class GlyphSceneInput(IndexedInput):
             "boxes": np.zeros([len(indices), p.max_boxes, 4], np.float32),
             "box_labels": np.zeros([len(indices), p.max_boxes], np.int32),
         }
+        if (bins := p.mask_size) is not None:
+            batch["masks"] = np.zeros([len(indices), p.max_boxes, bins, bins], np.uint8)
+        if p.max_runs is not None:
+            batch["mask_counts"] = np.zeros([len(indices), p.max_boxes, p.max_runs], np.int32)
         for i, draws in enumerate(self._draws(indices)):
             batch["images"][i] = self._background(draws)
             scene = {name: array[i] for name, array in batch.items()}
-            self._draw_glyphs(draws, scene["images"], scene["boxes"], scene["box_labels"])
+            self._draw_glyphs(draws, scene)
         batch["boxes"] /= p.size
         return batch
 
@@ -161,11 +176,10 @@ class GlyphSceneInput(IndexedInput):
         part = Image.fromarray(photograph[row : row + side, column : column + side])
         return np.asarray(part.resize([self.p.size] * 2, Image.Resampling.BILINEAR))
 
-    def _draw_glyphs(
-        self, draws: _Draws, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray
-    ) -> None:
-        """Draws glyphs on an image [H, W, 3]; writes boxes [N, 4], in pixels, and labels [N]."""
+    def _draw_glyphs(self, draws: _Draws, scene: dict[str, np.ndarray]) -> None:
+        """Draws glyphs into the arrays of a scene, {name: [...]}; boxes are in pixels."""
         p, num = self.p, 0
+        boxes = scene["boxes"]
         for i in range(1 + int(draws.num_glyphs * p.max_boxes)):
             class_, case, face, height, stretch, *colour = draws.glyphs[i].tolist()
             label = int(class_ * p.num_classes)
@@ -181,9 +195,24 @@ class GlyphSceneInput(IndexedInput):
             box = _find_place(ink.shape, draws.places[i], boxes[:num], size=p.size)
             if box is None:
                 continue
-            _blend(image, ink, box, np.array(colour))
-            boxes[num], labels[num] = box, label + 1
+            _blend(scene["images"], ink, box, np.array(colour))
+            boxes[num], scene["box_labels"][num] = box, label + 1
+            self._write_mask(ink, box, num, scene)
             num += 1
+
+    def _write_mask(
+        self, ink: np.ndarray, box: np.ndarray, i: int, scene: dict[str, np.ndarray]
+    ) -> None:
+        """Writes the masks of glyph i, with ink [h, w] in a box, [4] in pixels, into a scene."""
+        pixels = ink >= _VISIBLE
+        if "masks" in scene:
+            whole = np.array([0, 0, *ink.shape])
+            scene["masks"][i] = sample_mask(pixels, whole, size=scene["masks"].shape[-1])
+        if "mask_counts" in scene:
+            top, left, bottom, right = box.tolist()
+            image = np.zeros([self.p.size] * 2, bool)
+            image[top:bottom, left:right] = pixels
+            write_run_lengths(run_lengths(image), scene["mask_counts"][i], where="a glyph")
 
     def _draw_ink(self, face: str, character: str) -> Image.Image:
         """Returns a character in white on black, without black rims."""

@@ -1,10 +1,14 @@
-"""COCO's mean average precision of boxes, computed by pycocotools from an additive state.
+"""COCO's mean average precision of boxes and masks, by pycocotools, from an additive state.
 
 An average precision is not a mean over images: detections of all images are sorted by score. So the
 state keeps every box, in the slot of its image, and the numbers are computed once, from all boxes.
 They do not depend on how images are split into batches and over devices.
 
-Axes: B examples of a batch, N images of a whole pass, M true boxes, D detections of an image.
+States are sums of float64, so small integers are packed: six levels of a predicted mask, or two run
+lengths of a true one, are the digits of one number below 2**53.
+
+Axes: B examples of a batch, N images of a whole pass, M true boxes, D detections of an image, S
+bins of a predicted mask along each side, K runs of a true mask.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import importlib
 import io
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +26,7 @@ from lingo.config.base.errors import MissingPackage
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.metrics.classification import table_slots
+from lingo.metrics.mask import compress_run_lengths, paste_mask, run_lengths
 
 RESULTS = (
     "ap",
@@ -39,6 +44,19 @@ RESULTS = (
 )
 """COCO's 12 numbers, in COCO's order: average precision, then average recall."""
 
+MAX_COUNT = 1 << 26
+"""Run lengths, and so the pixels of an image with masks, are less."""
+
+
+class _Digits(NamedTuple):
+    """Digits that are packed into one float64."""
+
+    base: int
+    num: int
+
+
+_LEVELS, _RUNS = _Digits(256, 6), _Digits(MAX_COUNT, 2)
+
 
 def detection_table(
     batch: Mapping[str, tf.Tensor], predictions: Mapping[str, tf.Tensor], *, num_examples: int
@@ -46,37 +64,45 @@ def detection_table(
     """Returns the state of COCO's average precision: every box, in the slot of its image.
 
     Boxes are (top, left, bottom, right) in 0..1 of the image. A state takes 8 N (6 D + 7 M + 4)
-    bytes: 76 MB for 5,000 images of 200 detections and 100 true boxes.
+    bytes: 76 MB for 5,000 images of 200 detections and 100 true boxes. If `batch` has `mask_counts`
+    and `predictions` have `masks`, the state has both too, and gives the same numbers of masks.
+    They take 8 N (D (ceil(S S / 6) + 1) + M ceil(K / 2)) bytes: 1.5 GB for 5,000 images of 100
+    detections of 28 x 28 bins, and 100 true masks of 500 runs.
 
     Args:
         batch: a batch of a single pass, with `weights` and `example_id`, [B]; `boxes`, float
             [B, M, 4]; `box_labels`, int [B, M], 1..K, and 0 for absent boxes; `images`,
             [B, H, W, C]. It may have `is_crowd`, bool [B, M]; `areas`, float [B, M], in pixels, for
             example of masks; `image_ids`, int [B]; `image_sizes`, int [B, 2], height and width in
-            pixels, by default the size of `images`.
+            pixels, by default the size of `images`; `canvas_sizes`, float [B, 2], height and width
+            of the rectangle whose parts the boxes are, if images are padded below or on the right;
+            `mask_counts`, int [B, M, K], run lengths in images of `image_sizes`, zeros at the end.
         predictions: `boxes`, float [B, D, 4]; `box_labels`, int [B, D], 0 for none; `box_scores`,
-            float [B, D].
+            float [B, D]. They may have `masks`, [B, D, S, S], inside the boxes: uint8, or floats in
+            0..1, which are rounded to 256 levels. A mask is where `paste_mask` puts it.
         num_examples: N, at least the number of images in the whole pass.
 
     Returns:
         `detections`, float64 [N, D, 6]: box, label, score; `truths`, float64 [N, M, 7]: box, label,
         crowd, area; `images`, float64 [N, 4]: height, width, id, weight; and `outside`, float64,
-        the number of images beyond N.
+        the number of images beyond N. With masks, `masks`, float64 [N, D, ceil(S S / 6) + 1], whose
+        last column is S; and `mask_counts`, float64 [N, M, ceil(K / 2)].
     """
-    boxes, labels, ids = batch["boxes"], batch["box_labels"], batch["example_id"]
+    labels, ids = batch["box_labels"], batch["example_id"]
     weights = tf.cast(batch["weights"], tf.float64)
     sizes = batch.get("image_sizes")
     if sizes is None:
         shape = tf.shape(batch["images"])
         sizes = tf.broadcast_to(shape[1:3], [shape[0], 2])
     sizes = tf.cast(sizes, tf.float64)
-    areas = batch.get("areas")
-    if areas is None:
-        top, left, bottom, right = tf.unstack(tf.cast(boxes, tf.float64), axis=-1)
-        height, width = tf.unstack(sizes[:, None], axis=-1)
-        areas = (bottom - top) * height * (right - left) * width
+    boxes, found = batch["boxes"], predictions["boxes"]
+    if (canvas := batch.get("canvas_sizes")) is not None:
+        scale = tf.tile(tf.cast(canvas, tf.float64) / sizes, [1, 2])[:, None]
+        boxes, found = (tf.cast(one, tf.float64) * scale for one in (boxes, found))
+    has_masks = "mask_counts" in batch and "masks" in predictions
+    areas = _areas(batch, boxes, sizes)
     crowd = batch.get("is_crowd", tf.zeros_like(labels))
-    predicted = [predictions[name] for name in ("boxes", "box_labels", "box_scores")]
+    predicted = [found, *(predictions[name] for name in ("box_labels", "box_scores"))]
     is_counted = tf.logical_and(weights > 0, ids < num_examples)
     slots = table_slots(ids, num_examples)
 
@@ -89,22 +115,65 @@ def detection_table(
             tf.where(mask, rows, tf.zeros_like(rows)), slots, num_examples
         )
 
+    masks = {"masks": scatter(_pack_masks(predictions["masks"]))} if has_masks else {}
+    if has_masks:
+        masks["mask_counts"] = scatter(_pack(batch["mask_counts"], _RUNS))
     return {
         "detections": scatter(*predicted),
         "truths": scatter(boxes, labels, crowd, areas),
         "images": scatter(sizes, batch.get("image_ids", ids), weights),
         "outside": tf.reduce_sum(tf.where(is_counted, tf.zeros_like(weights), weights)),
+        **masks,
     }
+
+
+def _areas(batch: Mapping[str, tf.Tensor], boxes: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+    """Returns the areas of true objects in pixels, [B, M]: given ones, of masks, or of boxes."""
+    if "areas" in batch:
+        return batch["areas"]
+    counts: Any = batch.get("mask_counts")
+    if counts is not None:
+        return tf.reduce_sum(tf.cast(counts[..., 1::2], tf.float64), -1)
+    top, left, bottom, right = tf.unstack(tf.cast(boxes, tf.float64), axis=-1)
+    height, width = tf.unstack(sizes[:, None], axis=-1)
+    return (bottom - top) * height * (right - left) * width
+
+
+def _pack_masks(masks: tf.Tensor) -> tf.Tensor:
+    """Returns predicted masks, [B, D, S, S], as float64 [B, D, ceil(S S / 6) + 1]."""
+    shape: Any = masks.shape
+    side = shape[-1]
+    if masks.dtype != tf.uint8:
+        masks = tf.round(tf.clip_by_value(tf.cast(masks, tf.float32), 0.0, 1.0) * 255.0)
+    packed = _pack(tf.reshape(masks, [-1, shape[1], side * side]), _LEVELS)
+    return tf.pad(packed, [[0, 0], [0, 0], [0, 1]], constant_values=side)
+
+
+def _pack(values: tf.Tensor, digits: _Digits) -> tf.Tensor:
+    """Packs numbers in 0..base - 1, [B, N, n], into float64 [B, N, ceil(n / digits)]."""
+    shape: Any = values.shape
+    num = -(-shape[-1] // digits.num)
+    rows = tf.pad(tf.cast(values, tf.float64), [[0, 0], [0, 0], [0, num * digits.num - shape[-1]]])
+    rows = tf.reshape(rows, [-1, shape[1], num, digits.num])
+    return tf.reduce_sum(rows * [float(digits.base**i) for i in range(digits.num)], -1)
+
+
+def _unpack(packed: np.ndarray, digits: _Digits) -> np.ndarray:
+    """Returns the numbers that `_pack` packed, int64 [n], from float64 [ceil(n / digits)]."""
+    powers = digits.base ** np.arange(digits.num)
+    return (packed.astype(np.int64)[:, None] // powers % digits.base).ravel()
 
 
 def detection_results(state: Mapping[str, Any]) -> dict[str, float]:
     """Returns COCO's 12 numbers, each in 0..1, from a state that `detection_table` returns.
 
-    A number is -1 if there are no objects for it, for example no large objects, as in COCO.
+    A number is -1 if there are no objects for it, for example no large objects, as in COCO. A state
+    with masks also gives the 12 numbers of masks, `mask/ap` and so on.
 
     Raises:
         MissingPackage: without pycocotools.
-        ParamError: if the state lacks slots for some images, or two images have the same id.
+        ParamError: if the state lacks slots for some images, two images have the same id, or run
+            lengths do not fit their image.
     """
     images = np.asarray(state["images"])
     if state["outside"] >= 1:
@@ -125,11 +194,46 @@ def detection_results(state: Mapping[str, Any]) -> dict[str, float]:
         "box_labels": detections[..., 4].astype(np.int64),
         "box_scores": detections[..., 5],
     }
-    return _evaluate(
-        ids.tolist(),
-        _coco_truths(truths, image_ids=ids, image_sizes=sizes),
-        coco_detections(predictions, image_ids=ids, image_sizes=sizes),
-    )
+    true_boxes = _coco_truths(truths, image_ids=ids, image_sizes=sizes)
+    boxes = coco_detections(predictions, image_ids=ids, image_sizes=sizes)
+    images = [
+        {"id": number, "height": int(height), "width": int(width)}
+        for number, (height, width) in zip(ids.tolist(), sizes, strict=True)
+    ]
+    results = _evaluate(images, true_boxes, boxes, kind="bbox")
+    if "masks" not in state:
+        return results
+    counts = np.asarray(state["mask_counts"])[present][truths[..., 4] > 0]
+    masks = np.asarray(state["masks"])[present][detections[..., 4] > 0]
+    shapes = {image["id"]: (image["height"], image["width"]) for image in images}
+    for box, packed in zip(true_boxes, counts, strict=True):
+        box.update(segmentation=_true_segmentation(packed, shapes[box["image_id"]]))
+    places = detections[..., :4][detections[..., 4] > 0]
+    for box, packed, place in zip(boxes, masks, places, strict=True):
+        box.update(segmentation=_found_segmentation(packed, place, shapes[box["image_id"]]))
+    of_masks = _evaluate(images, true_boxes, boxes, kind="segm")
+    return results | {f"mask/{name}": value for name, value in of_masks.items()}
+
+
+def _true_segmentation(packed: np.ndarray, size: tuple[int, int]) -> dict[str, Any]:
+    """Returns a true mask in COCO's layout, from its packed run lengths."""
+    counts = np.trim_zeros(_unpack(packed, _RUNS), "b")
+    if counts.sum() != size[0] * size[1]:
+        raise ParamError(
+            f"mask_counts of an object are {counts.sum()} pixels, but image_sizes of its image are"
+            f" {size[0]} x {size[1]} = {size[0] * size[1]}"
+        )
+    return {"size": [*size], "counts": counts.tolist()}
+
+
+def _found_segmentation(
+    packed: np.ndarray, box: np.ndarray, size: tuple[int, int]
+) -> dict[str, Any]:
+    """Returns a predicted mask in COCO's layout, from its packed levels and its box, [4]."""
+    side = int(packed[-1])
+    levels = _unpack(packed[:-1], _LEVELS)[: side * side].astype(np.uint8).reshape(side, side)
+    counts = run_lengths(paste_mask(levels, box, size=size))
+    return {"size": [*size], "counts": counts.tolist()}
 
 
 def coco_detections(
@@ -143,7 +247,8 @@ def coco_detections(
 
     Args:
         predictions: `boxes`, float [B, D, 4], in 0..1; `box_labels`, int [B, D], 0 for none;
-            `box_scores`, float [B, D].
+            `box_scores`, float [B, D]; perhaps `masks`, [B, D, S, S], uint8 or floats in 0..1,
+            inside the boxes: each entry then has a `segmentation`, run lengths as a text.
         image_ids: int [B].
         image_sizes: [B, 2], height and width in pixels.
         category_ids: COCO's ids of labels 1..K, [K], as `CocoInput.category_ids`; None: the labels
@@ -168,7 +273,14 @@ def coco_detections(
         strict=True,
     )
     names = ("image_id", "category_id", "bbox", "score")
-    return [dict(zip(names, values, strict=True)) for values in fields]
+    entries: list[dict[str, Any]] = [dict(zip(names, v, strict=True)) for v in fields]
+    if "masks" in predictions:
+        for entry, i, j in zip(entries, image, place, strict=True):
+            height, width = map(int, image_sizes[i])
+            mask, box = predictions["masks"][i, j], predictions["boxes"][i, j]
+            text = compress_run_lengths(run_lengths(paste_mask(mask, box, size=(height, width))))
+            entry["segmentation"] = {"size": [height, width], "counts": text}
+    return entries
 
 
 def import_pycocotools() -> tuple[ModuleType, ModuleType]:
@@ -211,19 +323,24 @@ def _coco_truths(
 
 
 def _evaluate(
-    image_ids: list[int], truths: list[dict[str, Any]], detections: list[dict[str, Any]]
+    images: list[dict[str, int]],
+    truths: list[dict[str, Any]],
+    detections: list[dict[str, Any]],
+    *,
+    kind: Literal["bbox", "segm"],
 ) -> dict[str, float]:
-    """Returns COCO's 12 numbers from annotations and detections."""
+    """Returns COCO's 12 numbers from annotations and detections, of boxes or of masks."""
     coco, cocoeval = import_pycocotools()
     for detection in detections:
         _, _, width, height = detection["bbox"]
-        detection.update(iscrowd=0, area=width * height)
+        area = width * height if kind == "bbox" else sum(detection["segmentation"]["counts"][1::2])
+        detection.update(iscrowd=0, area=area)
     categories = sorted({box["category_id"] for box in truths + detections})
 
     def index(annotations: list[dict[str, Any]]) -> Any:
         indexed = coco.COCO()
         indexed.dataset = {
-            "images": [{"id": number} for number in image_ids],
+            "images": images,
             "categories": [{"id": number} for number in categories],
             # ids from 1, as pycocotools takes 0 for no match
             "annotations": [box | {"id": i} for i, box in enumerate(annotations, 1)],
@@ -232,7 +349,7 @@ def _evaluate(
         return indexed
 
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress and results
-        evaluation = cocoeval.COCOeval(index(truths), index(detections), "bbox")
+        evaluation = cocoeval.COCOeval(index(truths), index(detections), kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()

@@ -20,11 +20,13 @@ from lingo.metrics.metric import State, means
 from lingo.metrics.transcript import STATE as WORD_ERRORS
 from lingo.metrics.transcript import word_error_results
 
+_BOX_STATE = {"detections", "truths", "images", "outside"}
 _READERS: dict[frozenset[str], Callable[[State], dict[str, float]]] = {
     frozenset({"confusion"}): confusion_results,
     frozenset({"positives", "negatives"}): score_count_results,
     frozenset({"scores", "labels", "weights"}): score_table_results,
-    frozenset({"detections", "truths", "images", "outside"}): detection_results,
+    frozenset(_BOX_STATE): detection_results,
+    frozenset(_BOX_STATE | {"masks", "mask_counts"}): detection_results,
     frozenset({"expert_tokens"}): expert_token_results,
     WORD_ERRORS: word_error_results,
 }

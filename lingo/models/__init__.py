@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from lingo.models.detection.heads import BoxHead, MaskHead, RegionHead
+from lingo.models.detection.mask_rcnn import MaskRcnn
+from lingo.models.detection.pyramid import Backbone, FeaturePyramid
 from lingo.models.detection.ssd import ExtraMap, Ssd
 from lingo.models.image.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.models.image.amoebanet_cell import (
@@ -28,8 +31,10 @@ __all__ = [
     "AttentionBlock",
     "AttentionNorm",
     "AuxiliaryHead",
+    "Backbone",
     "BasicBlock",
     "BottleneckBlock",
+    "BoxHead",
     "ConformerConv",
     "ConformerEncoder",
     "ConformerLayer",
@@ -38,15 +43,19 @@ __all__ = [
     "ConvSubsampling",
     "ExtraMap",
     "FactorizedReduction",
+    "FeaturePyramid",
     "JointNetwork",
     "LasDecoder",
     "LasEncoder",
     "MBConv",
+    "MaskHead",
+    "MaskRcnn",
     "NormalCell",
     "NormalCellB",
     "PredictionNetwork",
     "ReductionCell",
     "ReductionCellB",
+    "RegionHead",
     "ReluConvNorm",
     "SeparableUnit",
     "Ssd",

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.ops.shape import size_of
 
-CENTER_VARIANCE, SIZE_VARIANCE = 0.1, 0.2
+VARIANCES = (0.1, 0.2)
 """Centre offsets and log size ratios in codes are divided by these numbers, so that both have about
 unit variance (Liu et al. 2016)."""
 
@@ -58,12 +59,15 @@ def box_overlaps(boxes: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(common, areas - common)
 
 
-def encode_boxes(boxes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
+def encode_boxes(
+    boxes: tf.Tensor, anchors: tf.Tensor, *, variances: tuple[float, float] = VARIANCES
+) -> tf.Tensor:
     """Encodes boxes relative to anchors (Girshick et al. 2014, app. C; Liu et al. 2016, eq. 2).
 
     Args:
         boxes: [..., A, 4], any float type, none of them empty.
-        anchors: [A, 4], the same type, the anchor of each box.
+        anchors: [..., A, 4] or [A, 4], the same type, the anchor of each box, not empty either.
+        variances: divisors of the centre's offset and of the logarithms.
 
     Returns:
         [..., A, 4]: the centre's offset from the anchor's, down and right, in units of the anchor's
@@ -75,12 +79,21 @@ def encode_boxes(boxes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
     """
     center, size = _center_and_size(boxes)
     anchor_center, anchor_size = _center_and_size(anchors)
-    shift = (center - anchor_center) / (anchor_size * CENTER_VARIANCE)
-    return tf.concat([shift, tf.math.log(size / anchor_size) / SIZE_VARIANCE], axis=-1)
+    of_center, of_size = variances
+    shift = (center - anchor_center) / (anchor_size * of_center)
+    return tf.concat([shift, tf.math.log(size / anchor_size) / of_size], axis=-1)
 
 
-def decode_boxes(codes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
+def decode_boxes(
+    codes: tf.Tensor,
+    anchors: tf.Tensor,
+    *,
+    variances: tuple[float, float] = VARIANCES,
+    max_log_ratio: float | None = None,
+) -> tf.Tensor:
     """Inverts `encode_boxes`: returns boxes from codes, both [..., A, 4] of any float type.
+
+    No side of a box is longer than its anchor's side times exp(`max_log_ratio`); None: no limit.
 
     >>> anchors = tf.constant([[0.0, 0.0, 0.5, 0.5]])
     >>> codes = encode_boxes(tf.constant([[0.25, 0.0, 0.5, 1.0]]), anchors)
@@ -89,8 +102,12 @@ def decode_boxes(codes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
     """
     anchor_center, anchor_size = _center_and_size(anchors)
     shift, ratio = tf.split(codes, 2, axis=-1)
-    center = anchor_center + shift * CENTER_VARIANCE * anchor_size
-    half = 0.5 * anchor_size * tf.exp(ratio * SIZE_VARIANCE)
+    of_center, of_size = variances
+    center = anchor_center + shift * of_center * anchor_size
+    ratio *= of_size
+    if max_log_ratio is not None:
+        ratio = tf.minimum(ratio, max_log_ratio)
+    half = 0.5 * anchor_size * tf.exp(ratio)
     return tf.concat([center - half, center + half], axis=-1)
 
 
@@ -106,22 +123,25 @@ class AnchorMap(NamedTuple):
     size: tuple[int, int]  # height and width of the map
     step: tuple[float, float]  # from one position to the next, down and right
     scale: float  # side of the square anchor
-    next_scale: float  # of the next map; a second square's side is the scales' geometric mean
+    # of the next map; a second square's side is the scales' geometric mean; None: one square
+    next_scale: float | None
     ratios: Sequence[float]  # aspect ratios of oblong anchors: each gives a wide and a tall anchor
+    # whether no anchor is larger than the image, and no centre outside of it
+    is_limited: bool = True
 
     @property
     def num_shapes(self) -> int:
         """The number of anchors per position."""
-        return 2 + 2 * len(self.ratios)
+        return (1 if self.next_scale is None else 2) + 2 * len(self.ratios)
 
 
 def anchor_boxes(maps: Sequence[AnchorMap], *, image: tuple[int, int]) -> np.ndarray:
     """Returns the anchors of all maps, float32 [A, 4] (Liu et al. 2016, sec. 2.2).
 
-    Anchors are ordered by map, then by position (row by row), then by shape. The shapes are two
-    squares, then for each ratio r a wide and a tall anchor with sides scale * sqrt(r) and scale /
-    sqrt(r). `image` is (height, width) in pixels. No anchor is larger than the image. A centre
-    outside of the image moves to its border; anchors may reach over the border.
+    Anchors are ordered by map, then by position (row by row), then by shape. The shapes are one or
+    two squares, then for each ratio r a wide and a tall anchor with sides scale * sqrt(r) and scale
+    / sqrt(r). `image` is (height, width) in pixels. With `is_limited`, no anchor is larger than the
+    image, and a centre outside of the image moves to its border. Anchors may reach over the border.
 
     >>> one = AnchorMap(size=(1, 1), step=(4, 4), scale=2, next_scale=8, ratios=[])
     >>> anchor_boxes([one], image=(4, 4))
@@ -130,16 +150,18 @@ def anchor_boxes(maps: Sequence[AnchorMap], *, image: tuple[int, int]) -> np.nda
     """
     boxes = []
     for grid in maps:
-        between = np.sqrt(grid.scale * grid.next_scale)
-        shapes = [(grid.scale, grid.scale), (between, between)]
+        shapes = [(grid.scale, grid.scale)]
+        if grid.next_scale is not None:
+            shapes += [(np.sqrt(grid.scale * grid.next_scale),) * 2]
         for root in np.sqrt(grid.ratios):
             wide = (grid.scale / root, grid.scale * root)
             shapes += [wide, wide[::-1]]
-        halves = np.minimum(np.array(shapes) / image, 1.0) / 2
+        limit = 1.0 if grid.is_limited else np.inf
+        halves = np.minimum(np.array(shapes) / image, limit) / 2
         pairs = zip(grid.size, grid.step, strict=True)
         rows, columns = ((np.arange(n) + 0.5) * step for n, step in pairs)
         centers = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1) / image
-        centers = np.minimum(centers, 1.0)[:, :, None]
+        centers = np.minimum(centers, limit)[:, :, None]
         low, high = centers - halves, centers + halves
         boxes.append(np.concatenate([low, high], axis=-1).reshape(-1, 4))
     return np.concatenate(boxes).astype(np.float32)
@@ -245,12 +267,59 @@ def select_detections(
     >>> select_detections(boxes, tf.constant([[[0.5], [0.75]]]), **limits).scores.numpy()
     array([[0.75, 0.  ]], dtype=float32)
     """
-    sizes: Any = scores.shape
-    _, num_anchors, num_classes = sizes
-    top, index = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), min(max_per_class, num_anchors))
-    candidates = tf.gather(boxes, index, batch_dims=1)  # [B, K, M, 4]
+    num_candidates = min(max_per_class, size_of(scores, 1))
+    top, index = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), num_candidates)
+    candidates = tf.gather(boxes, index, batch_dims=1)
+    limits = {"max_overlap": max_overlap, "max_detections": max_detections}
+    return _keep_likeliest(candidates, top, min_score=min_score, **limits)
+
+
+def select_class_detections(
+    boxes: tf.Tensor,
+    scores: tf.Tensor,
+    *,
+    min_score: float,
+    max_overlap: float,
+    max_per_class: int,
+    max_detections: int,
+) -> Detections:
+    """Returns what `select_detections` does, for detectors with a box for each class.
+
+    Args:
+        boxes: float32 [B, A, K, 4].
+        scores: float32 [B, A, K] in 0..1, for the classes 1..K.
+        min_score: as in `select_detections`, like the other limits.
+        max_overlap: largest intersection over union of two boxes of a class, 0..1.
+        max_per_class: M.
+        max_detections: D.
+
+    >>> boxes = tf.constant([[[[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.5, 0.5]]]])
+    >>> limits = {"min_score": 0.1, "max_overlap": 0.5, "max_per_class": 2, "max_detections": 2}
+    >>> select_class_detections(boxes, tf.constant([[[0.2, 0.7]]]), **limits).labels.numpy()
+    array([[2, 1]], dtype=int32)
+    """
+    num_candidates = min(max_per_class, size_of(scores, 1))
+    top, index = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), num_candidates)
+    candidates = tf.gather(tf.transpose(boxes, [0, 2, 1, 3]), index, batch_dims=2)
+    limits = {"max_overlap": max_overlap, "max_detections": max_detections}
+    return _keep_likeliest(candidates, top, min_score=min_score, **limits)
+
+
+def _keep_likeliest(
+    candidates: tf.Tensor,
+    top: tf.Tensor,
+    *,
+    min_score: float,
+    max_overlap: float,
+    max_detections: int,
+) -> Detections:
+    """Returns the detections among candidates [B, K, M, 4] of scores [B, K, M], in falling order.
+
+    Candidates of a class are suppressed by likelier ones.
+    """
     is_kept = suppress(candidates, max_overlap=max_overlap) & (top > min_score)
-    num_each = top.shape[2]
+    sizes: Any = top.shape
+    _, num_classes, num_each = sizes
     size = num_classes * num_each
     flat = tf.reshape(tf.where(is_kept, top, 0.0), [-1, size])
     best, position = tf.math.top_k(flat, min(max_detections, size))

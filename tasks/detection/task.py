@@ -5,20 +5,10 @@ Axes: B batch, H height, W width, C channels, N true boxes, A anchors, K classes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
-from lingo.learner.task import Batch, Task
-from lingo.metrics.mean_average_precision import detection_table
-from lingo.metrics.media import Media
-from lingo.metrics.metric import weighted_mean
-from lingo.metrics.sample_picture import Boxes, box_image
+from lingo.learner.task import Batch
 from lingo.models.detection.ssd import AnchorOutputs, Ssd
 from lingo.ops.boxes import (
     decode_boxes,
@@ -28,11 +18,10 @@ from lingo.ops.boxes import (
     select_detections,
 )
 from lingo.ops.losses import cross_entropy, smooth_l1
-from tasks.image.levels import Levels, check_levels, normalize_levels
-from tasks.image.offers import check_images, check_offers
+from tasks.detection.detector import Detector, check_share, true_labels
 
 
-class ObjectDetection(Task):
+class ObjectDetection(Detector):
     """The loss of SSD (Liu et al. 2016, eq. 1) and its detections, as in MLPerf's reference.
 
     Levels of uint8 images are scaled to 0..1; then the model sees (image - mean) / std.
@@ -57,95 +46,18 @@ class ObjectDetection(Task):
     """
 
     model: Ssd
-    num_classes: int  # K, without the background; the input offers it
-    image_shape: tuple[int, int, int]  # (H, W, C); the input offers it
-    class_names: tuple[str, ...] = ()  # of the first classes, to show; the input may offer them
-    mean: Levels = 0.0  # of pixels, scaled to 0..1; one number, or one per channel
-    std: Levels = 1.0  # standard deviation of pixels; as `mean`
     min_overlap: float = 0.5  # intersection over union of an anchor and its object
     negatives: float = 3.0  # unmatched anchors in the loss for each matched one
-    min_score: float = 0.05  # probability of a class, below which no box is predicted
-    max_overlap: float = 0.5  # intersection over union of two predictions of a class
-    max_per_class: int = 200  # likeliest boxes of a class that are considered
-    max_detections: int = 200  # D
-    num_eval_images: int = 0  # at least the largest evaluation's, for average precisions; 0: none
-    shown_score: float = 0.5  # predictions of at least this score are shown in TensorBoard
 
     def check(self) -> None:
-        p = self.p
-        ranges.check_fraction(p, "min_score")
-        ranges.check_positive(p, "std", "max_per_class", "max_detections")
-        ranges.check_not_negative(p, "negatives", "num_eval_images")
-        ranges.check_positive(p, "min_overlap")
-        for field in ("min_overlap", "max_overlap", "shown_score"):
-            if not 0 <= getattr(p, field) <= 1:
-                raise ParamError(f"{field}={getattr(p, field)} is not in 0..1")
-        for field in ("mean", "std"):
-            check_levels(field, getattr(p, field), p.image_shape)
-        if len(p.class_names) > p.num_classes:
-            raise ParamError(
-                f"class_names has {len(p.class_names)} names, but num_classes={p.num_classes}"
-            )
+        super().check()
+        ranges.check_not_negative(self.p, "negatives")
+        ranges.check_positive(self.p, "min_overlap")
+        check_share("min_overlap", self.p.min_overlap)
 
     def setup(self) -> None:
         p = self.p
         self.model = p.model.build(image_shape=p.image_shape, num_classes=p.num_classes)
-
-    def check_input(self, offers: Mapping[str, Any]) -> None:
-        p, wanted = self.p, "GlyphSceneInput, or another with boxes"
-        check_offers(offers, num_classes=p.num_classes, image_shape=p.image_shape, wanted=wanted)
-
-    def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        weights = batch["weights"]
-        return {
-            term: tf.reduce_sum(losses * weights)
-            for term, losses in self._losses(self._outputs(batch), batch).items()
-        }
-
-    def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
-        outputs, num_images = self._outputs(batch), self.p.num_eval_images
-        states = {
-            f"loss/{term}": weighted_mean(losses, batch["weights"])
-            for term, losses in self._losses(outputs, batch).items()
-        }
-        if num_images:
-            detections = self._detections(outputs)
-            states["coco"] = detection_table(batch, detections, num_examples=num_images)
-        return states
-
-    def results(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics, with `coco/ap` and `coco/ap50` as `ap` and `ap50`, to be printed."""
-        shown = {"coco/ap": "ap", "coco/ap50": "ap50"}
-        return {shown.get(name, name): value for name, value in means.items()}
-
-    def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the objects found in `images`, the likeliest first, padded with zeros.
-
-        `boxes`, float32 [B, D, 4], as in batches; `box_labels`, int32 [B, D]; `box_scores`, float32
-        [B, D], the probabilities of the labels.
-        """
-        return self._detections(self._outputs(batch))
-
-    def summaries(
-        self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
-    ) -> dict[str, Media | float]:
-        if batch["images"].shape[-1] not in (1, 3):
-            return {}
-        names = self._names()
-        truths = [
-            Boxes(boxes[labels > 0], [names[label] for label in labels[labels > 0]])
-            for boxes, labels in zip(batch["boxes"], batch["box_labels"], strict=True)
-        ]
-        arrays = [predictions[name] for name in ("boxes", "box_labels", "box_scores")]
-        guesses = []
-        for boxes, labels, scores in zip(*arrays, strict=True):
-            shown = (labels > 0) & (scores >= self.p.shown_score)
-            texts = [
-                f"{names[label]} {score:.0%}"
-                for label, score in zip(labels[shown], scores[shown], strict=True)
-            ]
-            guesses.append(Boxes(boxes[shown], texts))
-        return {"boxes": box_image(batch["images"], truths=truths, predictions=guesses)}
 
     def batch_flops(self, specs: Specs) -> int:
         shape, _ = specs["images"]
@@ -153,12 +65,10 @@ class ObjectDetection(Task):
 
     def _outputs(self, batch: Batch) -> AnchorOutputs:
         """Returns codes, float32 [B, A, 4], and logits, float32 [B, A, K + 1], of the images."""
-        check_images(batch["images"], field="image_shape", shape=self.p.image_shape)
-        images = normalize_levels(batch["images"], mean=self.p.mean, std=self.p.std)
-        return AnchorOutputs(*(tf.cast(output, tf.float32) for output in self.model(images)))
+        outputs = self.model(self._images(batch))
+        return AnchorOutputs(*(tf.cast(output, tf.float32) for output in outputs))
 
     def _detections(self, outputs: AnchorOutputs) -> dict[str, tf.Tensor]:
-        """Returns the predictions for a [B, ...] batch, as `predict` does."""
         p = self.p
         found = select_detections(
             tf.clip_by_value(decode_boxes(outputs.codes, self._anchors()), 0.0, 1.0),
@@ -171,11 +81,7 @@ class ObjectDetection(Task):
         return {"boxes": found.boxes, "box_labels": found.labels, "box_scores": found.scores}
 
     def _losses(self, outputs: AnchorOutputs, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns name of a loss term -> its value for each image, float32 [B]."""
-        p, labels = self.p, batch["box_labels"]
-        if "is_crowd" in batch:
-            labels = tf.where(batch["is_crowd"], 0, labels)
-        anchors = self._anchors()
+        p, labels, anchors = self.p, true_labels(batch), self._anchors()
         matches = match_anchors(batch["boxes"], labels, anchors, min_overlap=p.min_overlap)
         is_object = matches.labels > 0
         errors = outputs.codes - encode_boxes(matches.boxes, anchors)
@@ -192,8 +98,3 @@ class ObjectDetection(Task):
 
     def _anchors(self) -> tf.Tensor:
         return tf.constant(self.model.anchors())
-
-    def _names(self) -> list[str]:
-        """Returns the names of all labels, or their numbers; "" for label 0, which is no object."""
-        names = self.p.class_names
-        return ["", *names, *map(str, range(len(names) + 1, self.p.num_classes + 1))]

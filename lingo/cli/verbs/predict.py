@@ -7,6 +7,7 @@
     lingo predict --run=runs/pets --input=photos
     lingo predict --run=runs/pets --input='photos/*.png' --output=predictions.csv
     lingo predict --run=runs/tones --input=clips --output=transcripts.jsonl
+    lingo predict --run=runs/scenes --input=heldout --output=pictures/
 
 The input is an evaluation input of the run, which --set may change; a file with the arrays of
 `train_input.batch(0)`; or a path of files without labels. A file of arrays is a .npz of NumPy, with
@@ -18,9 +19,11 @@ The output has the arrays that the task's `predict` returns, in the order of the
 evaluation input it also has `example_id`, the index of each example; and `file`, if examples are in
 files. A classifier's output has the name of the likeliest `class`, and its `probability`. A
 recognizer's output has the file as `audio`, and the `text`; --ids adds the token ids of texts. A
-.csv has only the arrays with one value for each example. Without --output, the classes or texts of
-files are printed as a table; --output=- prints lines of JSON. An output appears only when it is
-complete, and no file is overwritten. Only one batch of predictions is in memory.
+.csv has only the arrays with one value for each example. An output that ends in / is a new folder of
+pictures, one for each example of an evaluation input: what an evaluation shows in TensorBoard, such
+as images with true and predicted boxes and masks. Without --output, the classes or texts of files
+are printed as a table; --output=- prints lines of JSON. An output appears only when it is complete,
+and no file is overwritten. Only one batch of predictions is in memory.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ import functools
 import glob
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +55,7 @@ from lingo.storage.examples import (
     write_examples,
 )
 from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation.pictures import write_pictures
 from lingo.trainer.evaluation.predict import PredictOptions
 from lingo.trainer.progress import Progress
 from lingo.trainer.trained import Trained
@@ -70,8 +74,8 @@ class Options(PredictOptions, StepOptions, RunOptions, DeviceOptions):
         f"An evaluation input of the run, {_ARRAYS}, or files without labels: a path or glob."
     )
     output: str | None = option(
-        f"The new file of the predictions: {_OUTPUT}; - prints lines of JSON. Without it,"
-        " classes or texts of files are printed."
+        f"The new file of the predictions: {_OUTPUT}; or FOLDER/, for a picture of each example;"
+        " - prints lines of JSON. Without it, classes or texts of files are printed."
     )
     ids: bool = option("Write the token ids of texts, too.", default=False)
 
@@ -82,18 +86,22 @@ def run(options: Options) -> int:
     resolved = options.resolve_run()
     experiment = build_experiment(resolved)
     inputs = _read(name, experiment)
-    if output is None and not isinstance(inputs, str):
-        raise UsageError(f"no output given: --output={_OUTPUT}")
+    _check_output(options, experiment, has_labels=inputs is None, is_path=isinstance(inputs, str))
     options.make_devices(resolved.params)
     with experiment.runtime.join() as processes:
         model = Trained(resolved.params, RunDirectory(run), step=options.step)
         experiment_options.print_later_errors(model.checkpoint)
-        given = model.experiment.eval_inputs[name] if inputs is None else inputs
+        given = inputs
+        if inputs is None:
+            given = _sized(model.experiment.eval_inputs[name], options.batch_size)
         data = given if isinstance(given, Input) else model.experiment.prediction_input
+        write = write_examples
+        if _is_folder(options.output):
+            write = functools.partial(write_pictures, experiment=model.experiment, input=data)
         hidden = () if options.ids else data.text_ids
         shapes, num_examples = dict[str, str](), 0
         with (
-            _open_output(output, is_leader=processes.is_leader) as add,
+            _open_output(output, write, is_leader=processes.is_leader) as add,
             Progress(enabled=processes.is_leader and output != _STDOUT) as progress,
             progress.work(f"predicting {name}") as advance,
         ):
@@ -107,13 +115,19 @@ def run(options: Options) -> int:
                 add(batch)
     if processes.is_leader and output != _STDOUT:
         print(f"{output or name}: {num_examples:,} examples at step {model.step}")
-        for array, shape in shapes.items() if output is not None else ():
+        has_arrays = output is not None and not _is_folder(options.output)
+        for array, shape in shapes.items() if has_arrays else ():
             print(f"  {array}: {shape} for each")
     return 0
 
 
 @contextlib.contextmanager
-def _open_output(output: Path | None, *, is_leader: bool) -> Iterator[Add]:
+def _open_output(
+    output: Path | None,
+    write: Callable[[Path], contextlib.AbstractContextManager[Add]],
+    *,
+    is_leader: bool,
+) -> Iterator[Add]:
     """Yields a function that adds examples to the output; other processes have none.
 
     Without an output, their classes or texts are printed as a table at the end.
@@ -128,7 +142,7 @@ def _open_output(output: Path | None, *, is_leader: bool) -> Iterator[Add]:
     elif output == _STDOUT:
         yield lambda batch: sys.stdout.writelines(map(bytes.decode, json_lines(batch)))
     else:
-        with write_examples(output) as add:
+        with write(output) as add:
             yield add
 
 
@@ -144,9 +158,37 @@ def _check(options: Options) -> tuple[str, str, Path | None]:
         return run, options.input, None
     if options.output == str(_STDOUT):
         return run, options.input, _STDOUT
+    if _is_folder(options.output):
+        return run, options.input, new_output(options.output, "folder")
     if Path(options.output).suffix not in OUTPUT_SUFFIXES:
         raise UsageError(f"--output={options.output} is not the name of a {_OUTPUT}")
     return run, options.input, new_output(options.output, "file")
+
+
+def _check_output(
+    options: Options, experiment: Experiment, *, has_labels: bool, is_path: bool
+) -> None:
+    """Raises UsageError if --output does not fit --input.
+
+    `has_labels` says that the input is an evaluation input, `is_path` that it is a path of files.
+    """
+    if options.output is None and not is_path:
+        raise UsageError(f"no output given: --output={_OUTPUT}")
+    if _is_folder(options.output) and not has_labels:
+        names = ", ".join(experiment.eval_inputs) or "it has none"
+        raise UsageError(
+            f"--input={options.input} is not an evaluation input of the run ({names}): pictures in"
+            " a folder show its images and labels"
+        )
+
+
+def _sized(input: Input, batch_size: int | None) -> Input:
+    """Returns an input with another batch size; None: the input itself."""
+    return input if batch_size is None else input.p.copy().set(batch_size=batch_size).build()
+
+
+def _is_folder(output: str | None) -> bool:
+    return output is not None and output.endswith("/")
 
 
 def _read(name: str, experiment: Experiment) -> Mapping[str, np.ndarray] | str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,13 +24,19 @@ from lingo.layers.sequence.dot_product import ATTENTION_PRODUCTS, weight_roundin
 from lingo.ops.attention import attend
 from lingo.ops.lookup import lookup
 
+Positions = Literal["relative", "absolute", "none"]
+"""What a pixel's attention knows of another pixel's position: its distances in both directions, its
+row and column, or nothing."""
+
 
 class ImageAttention(Layer):
-    """Attention with relative positions in both directions (Srinivas et al. 2021, fig. 4).
+    """Attention with positions in both directions (Srinivas et al. 2021, fig. 4).
 
     The logit with which pixel (h, w) attends to pixel (g, v) is
 
-        q . (k + r_height[g - h + H - 1] + r_width[v - w + W - 1])
+        q . (k + r_height[g - h + H - 1] + r_width[v - w + W - 1])   relative positions
+        q . (k + a_height[g] + a_width[v])                           absolute positions
+        q . k                                                        no positions
 
     with q = x w_query / sqrt(D) at (h, w), and k = x w_key at (g, v). The result is the
     concatenation of all heads' averages of values; no projection follows.
@@ -39,17 +45,23 @@ class ImageAttention(Layer):
         w_query, w_key, w_value: [C, N, D].
         r_height: [2 H - 1, D], a vector per vertical distance, for all heads.
         r_width: [2 W - 1, D], a vector per horizontal distance, for all heads.
+        a_height, a_width: [H, D] and [W, D], a vector per row and column, for all heads.
     """
 
     dim: int  # C, channels of the input
     output_dim: int  # F = N * D, channels of the output
     image: tuple[int, int]  # H and W
     num_heads: int = 4  # N, a divisor of F
-    init: Initializer = FanIn  # of all weights; the variance of r_height and r_width is 1/D
+    positions: Positions = "relative"  # what a pixel knows of another one's position
+    init: Initializer = FanIn  # of all weights; the variance of vectors of positions is 1/D
 
     products = (
         *(Product(f"w_{name}") for name in ("query", "key", "value")),
-        *(Product(f"r_{name}", ("query",), sum_axes=(1,)) for name in ("height", "width")),
+        *(
+            Product(f"{kind}_{name}", ("query",), sum_axes=(1,))
+            for kind in ("r", "a")
+            for name in ("height", "width")
+        ),
         *ATTENTION_PRODUCTS,
     )
 
@@ -67,8 +79,12 @@ class ImageAttention(Layer):
             shape, axes = [p.dim, p.num_heads, head_dim], (None, "heads", "head_dim")
             self.weight(f"w_{name}", shape, axes=axes, init=init)
         for name, size in zip(("height", "width"), p.image, strict=True):
-            shape, axes = [2 * size - 1, head_dim], (None, "head_dim")
-            self.weight(f"r_{name}", shape, axes=axes, init=init, fan_in=head_dim)
+            axes = (None, "head_dim")
+            if p.positions == "relative":
+                shape = [2 * size - 1, head_dim]
+                self.weight(f"r_{name}", shape, axes=axes, init=init, fan_in=head_dim)
+            elif p.positions == "absolute":
+                self.weight(f"a_{name}", [size, head_dim], axes=axes, init=init, fan_in=head_dim)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H, W, F], in the layer's dtype, for images x [B, H, W, C].
@@ -82,7 +98,7 @@ class ImageAttention(Layer):
         # a vector, not a scalar, for speed: see `DotProductAttention._scale_query`
         scale = np.full(self._head_dim, self._head_dim**-0.5, np.float32)
         query *= tf.cast(scale, query.dtype)
-        bias = self._position_logits(query)
+        bias = None if self.p.positions == "none" else self._position_logits(query)
         query, key = self.operands("logits", query=query, key=key)
         (value,) = self.operands("averages", value=value)
         y = attend(query, key, value, bias=bias, round_weights=weight_rounding(self))
@@ -99,7 +115,8 @@ class ImageAttention(Layer):
     def flops(self, shape: Sequence[int]) -> int:
         batch, height, width, dim = shape
         places = height * width
-        features = 3 * dim + 2 * places + height + width  # multiply-adds per pixel and channel
+        features = 3 * dim + 2 * places  # multiply-adds per pixel and channel
+        features += 0 if self.p.positions == "none" else height + width
         return 2 * batch * places * self.p.output_dim * features
 
     @property
@@ -113,19 +130,22 @@ class ImageAttention(Layer):
         return tf.transpose(y, [0, 2, 1, 3])
 
     def _position_logits(self, query: tf.Tensor) -> tf.Tensor:
-        """Returns the terms of the logits that depend on relative positions, float32 [B, N, T, T].
+        """Returns the terms of the logits that depend on positions, float32 [B, N, T, T].
 
-        They are the sum of a term for the vertical and a term for the horizontal distance. `query`
-        is [B, N, T, D].
+        They are the sum of a term for rows and a term for columns. `query` is [B, N, T, D].
         """
         height, width = self.p.image
         query = tf.reshape(query, [-1, self.p.num_heads, height, width, self._head_dim])
-        by_row, rows = self.operands("r_height", query=query)
-        by_column, columns = self.operands("r_width", query=query)
-        rows = lookup(rows, tf.constant(distance_ids(height)))
-        columns = lookup(columns, tf.constant(distance_ids(width)))
-        vertical = tf.einsum("bnhwd,hgd->bnhwg", by_row, rows)
-        horizontal = tf.einsum("bnhwd,wvd->bnhwv", by_column, columns)
+        if self.p.positions == "absolute":
+            vertical = tf.einsum("bnhwd,gd->bnhwg", *self.operands("a_height", query=query))
+            horizontal = tf.einsum("bnhwd,vd->bnhwv", *self.operands("a_width", query=query))
+        else:
+            by_row, rows = self.operands("r_height", query=query)
+            by_column, columns = self.operands("r_width", query=query)
+            rows = lookup(rows, tf.constant(distance_ids(height)))
+            columns = lookup(columns, tf.constant(distance_ids(width)))
+            vertical = tf.einsum("bnhwd,hgd->bnhwg", by_row, rows)
+            horizontal = tf.einsum("bnhwd,wvd->bnhwv", by_column, columns)
         logits = tf.cast(vertical, tf.float32)[..., None]
         logits += tf.cast(horizontal, tf.float32)[..., None, :]
         places = height * width

@@ -15,7 +15,7 @@ from lingo.config.params import ParamError, Params
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.layers.vision.image_attention import ImageAttention
+from lingo.layers.vision.image_attention import ImageAttention, Positions
 from lingo.layers.vision.pool import AveragePool, Pool
 from lingo.models.image.resnet import STAGES, BottleneckBlock, Step, resnet
 
@@ -83,6 +83,8 @@ def botnet(
     num_classes: int,
     image_shape: tuple[int, int, int] = (224, 224, 3),
     stride: int = 2,
+    attending: Sequence[int] | None = None,
+    positions: Positions = "relative",
     zero_init: bool = True,
     small_images: bool = False,
     stem_stride: int = 1,
@@ -91,13 +93,27 @@ def botnet(
     """Returns the layers of a BoTNet, in order: from images [B, H, W, C] to logits.
 
     They are a ResNet's layers, with attention in the blocks of the last stage. BoTNet-50 with 1000
-    classes has 20,852,008 weights for images of 224 x 224.
+    classes has 20,852,008 weights for images of 224 x 224. With a stride of 1 these are BoTNet-S1;
+    weights, and multiply-adds of an image, here and as published:
+
+        num_layers          59          77         110         128
+        image              224         320         224         256
+        weights     29,549,096  46,965,800  48,541,224  65,933,352
+        published       33.5 M           -      54.7 M           -
+        operations      7.23 G     23.23 G     10.94 G     19.25 G
+        published        7.3 G           -      10.9 G           -
+
+    Published weights include squeeze-and-excitation, which these blocks do not have. With it, in
+    all blocks and a sixteenth of their channels wide, they would be 33.7 M and 54.9 M.
 
     Args:
-        num_layers: 14, 50, 101 or 152, as in `resnet`.
+        num_layers: 14, 50, 59, 77, 101, 110, 128 or 152, as in `resnet`.
         num_classes: number of labels.
         image_shape: (H, W, C) of the images.
         stride: how many times smaller the last stage makes an image: 2 or, for BoTNet-S1, 1.
+        attending: indices of the last stage's blocks with attention, the first is 0; None: all. The
+            others have the convolution of a ResNet.
+        positions: what the attention knows of positions.
         zero_init: whether the last gamma of each block starts at zero.
         small_images: whether the stem is a 3x3 convolution, for images of a few pixels.
         stem_stride: how many times smaller the stem makes images if `small_images` is set.
@@ -118,16 +134,22 @@ def botnet(
     block, stages = STAGES[num_layers]
     if block is not BottleneckBlock:
         raise ParamError(f"{num_layers=} has no bottlenecks: take 14, 50, 101 or 152")
-    first = len(layers) - stages[-1]
+    blocks = range(stages[-1])
+    attending = blocks if attending is None else attending
+    if outside := sorted(set(attending).difference(blocks)):
+        raise ParamError(f"attending has {outside[0]}, but the last stage has {len(blocks)} blocks")
+    first = len(layers) - len(blocks)
+    layers[first].set(stride=stride)
     shape = (1, *image_shape)
     for i, layer in enumerate(layers):
-        if i >= first:
+        if i - first in attending:
             layers[i] = layer = AttentionBlock.params(
                 dim=layer.dim,
                 output_dim=layer.output_dim,
-                stride=stride if i == first else 1,
+                stride=layer.stride,
                 zero_init=zero_init,
                 image=shape[1:3],
             )
+            layer.attention.attention.positions = positions
         shape = layer.build().output_shape(shape)
     return [*layers, head]

@@ -138,12 +138,17 @@ STAGES = {
     18: (BasicBlock, (2, 2, 2, 2)),
     34: (BasicBlock, (3, 4, 6, 3)),
     50: (BottleneckBlock, (3, 4, 6, 3)),
+    59: (BottleneckBlock, (3, 4, 6, 6)),
+    77: (BottleneckBlock, (3, 4, 6, 12)),
     101: (BottleneckBlock, (3, 4, 23, 3)),
+    110: (BottleneckBlock, (3, 4, 23, 6)),
+    128: (BottleneckBlock, (3, 4, 23, 12)),
     152: (BottleneckBlock, (3, 8, 36, 3)),
 }
 """Number of layers -> the block, and the number of blocks per stage (He et al. 2016, table 1).
 
 The network of 14 layers and three stages is not in the paper; it is for images of a few pixels.
+Those of 59, 77, 110 and 128 layers have the blocks of BoTNet-S1 (Srinivas et al. 2021).
 """
 
 
@@ -175,7 +180,7 @@ def resnet(
     they lie as with `padding="CENTERED"` of all `Conv2D` and `MaxPool`.
 
     Args:
-        num_layers: 14, 18, 34, 50, 101 or 152.
+        num_layers: a key of `STAGES`.
         num_classes: number of labels.
         channels: C, the channels of the images.
         version: which convolution of a bottleneck has the stride; nothing else differs.

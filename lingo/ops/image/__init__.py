@@ -8,7 +8,7 @@ range.
 
 from __future__ import annotations
 
-from lingo.ops.image.boxed_image import BoxedImage, flip_boxed, min_iou_crop
+from lingo.ops.image.boxed_image import BoxedImage, flip_boxed, min_iou_crop, scale_jitter
 from lingo.ops.image.color import (
     adjust_brightness,
     adjust_contrast,
@@ -68,6 +68,7 @@ __all__ = [
     "resize",
     "resize_short_side",
     "rotate",
+    "scale_jitter",
     "shear_x",
     "shear_y",
     "solarize",

@@ -13,6 +13,7 @@ from lingo.datasets import glyph_scene_input
 from lingo.datasets.glyph_scene_input import GlyphSceneInput
 from lingo.datasets.photographs import read_photograph
 from lingo.datasets.typeface import CLASSES
+from lingo.metrics.mask import fill_run_lengths
 from tests.lingo.data.documents import assert_starts_anywhere, specs_of
 
 
@@ -165,7 +166,7 @@ def test_the_fingerprint_tells_scenes_apart():
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ({"size": 31}, "size=31 is not from 32 to 512 pixels"),
+        ({"size": 31}, "size=31 is not from 32 to 1024 pixels"),
         ({"num_classes": 48}, "num_classes=48, but glyphs have 47"),
         ({"max_boxes": 0}, "max_boxes=0 is not positive"),
         ({"min_height": 0.05}, r"min_height=0\.05 and max_height=0\.5 are not 0\.0625 <= min"),
@@ -185,3 +186,50 @@ def test_without_fonts_or_photographs_an_error_names_what_to_install(package, mo
     assert data.offers()["num_classes"] == 10
     with pytest.raises(MissingPackage, match=r"pip install 'lingo-tf\[data\]'"):
         data.prepare()
+
+
+# ---- masks ---------------------------------------------------------------------------------------
+
+
+def test_masks_are_the_pixels_of_the_ink_in_their_boxes_and_run_lengths_those_of_the_image():
+    fields = {"split": "train", "num_classes": 47, "batch_size": 16, "shuffle": False}
+    data = scenes(mask_size=112, max_runs=900, **fields)
+    batch, plain = data.batch(0), scenes(**fields).batch(0)
+    for name, array in plain.items():
+        np.testing.assert_array_equal(batch[name], array, err_msg=name)
+    grounds = [data._background(draws) for draws in data._draws(np.arange(16))]
+    differing = []
+    for i in range(16):
+        image = batch["images"][i].astype(int)
+        for j in np.flatnonzero(batch["box_labels"][i]):
+            top, left, bottom, right = np.rint(batch["boxes"][i, j] * 128).astype(int)
+            mask = fill_run_lengths(batch["mask_counts"][i, j], (128, 128))
+            inside = mask[top:bottom, left:right]
+            assert mask.sum() == inside.sum()
+            for rim in (inside[0], inside[-1], inside[:, 0], inside[:, -1]):
+                assert rim.any()  # the box is the smallest one
+            rows, columns = (
+                ((np.arange(112) + 0.5) / 112 * side).astype(int) for side in inside.shape
+            )
+            np.testing.assert_array_equal(batch["masks"][i, j], inside[rows][:, columns])
+            change = abs(image - grounds[i]).sum(-1)[top:bottom, left:right]
+            if not inside.all():
+                differing.append(change[inside].mean() / max(1, change[~inside].mean()))
+    assert not batch["masks"][batch["box_labels"] == 0].any()
+    assert not batch["mask_counts"][batch["box_labels"] == 0].any()
+    assert np.median(differing) > 5  # ink changes pixels, and the rest hardly
+
+
+def test_masks_are_in_the_specs_and_too_many_runs_are_an_error():
+    data = scenes(mask_size=7, max_runs=300)
+    assert data.specs()["masks"] == ((4, 6, 7, 7), "uint8")
+    assert data.specs()["mask_counts"] == ((4, 6, 300), "int32")
+    assert specs_of(data.batch(0)) == data.specs()
+    with pytest.raises(ParamError, match=r"a glyph has a mask of \d+ runs, more than max_runs=3"):
+        scenes(max_runs=3).batch(0)
+
+
+@pytest.mark.parametrize("field", ["mask_size", "max_runs"])
+def test_sizes_of_masks_are_positive(field):
+    with pytest.raises(ParamError, match=f"{field}=0 is not positive"):
+        scenes(**{field: 0})

@@ -21,6 +21,7 @@ from lingo.layers.linear import Linear
 from lingo.learner.state import initial_state
 from lingo.learner.task import Task
 from lingo.metrics.classification import confusion, score_counts, score_table, top_k_accuracy
+from lingo.metrics.mask import paste_mask, run_lengths
 from lingo.metrics.mean_average_precision import detection_results, detection_table
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
@@ -37,22 +38,35 @@ def arrays():
     corners = draw.uniform(0, 0.5, (SIZE, 4, 2))
     boxes = np.concatenate([corners, corners + 0.4], -1).astype("f")
     box_labels = draw.integers(0, 3, (SIZE, 4)).astype(np.int32)
+    image_sizes = draw.integers(50, 500, (SIZE, 2)).astype(np.int32)
+    masks = draw.uniform(size=(SIZE, 4, 5, 5)) < 0.8
     return {
         "x": (draw.normal(size=(SIZE, 3)) + np.eye(3)[labels]).astype("f"),
         "label": labels,
         "importance": draw.uniform(0.5, 3, SIZE).astype("f"),
         "boxes": boxes,
         "box_labels": box_labels,
-        "image_sizes": draw.integers(50, 500, (SIZE, 2)).astype(np.int32),
+        "image_sizes": image_sizes,
+        "mask_counts": run_lengths_of(masks, boxes, box_labels, image_sizes),
         "found/boxes": (boxes + 0.03 * draw.normal(size=boxes.shape)).astype("f"),
         "found/box_labels": np.where(draw.uniform(size=box_labels.shape) < 0.2, 1, box_labels),
         "found/box_scores": draw.uniform(size=box_labels.shape).astype("f").round(1),  # some equal
+        "found/masks": np.where(masks, 200, 30).astype(np.uint8),
     }
+
+
+def run_lengths_of(masks, boxes, labels, sizes):
+    """Returns the run lengths of masks in their images, int32 [SIZE, 4, K]."""
+    counts = np.zeros([*labels.shape, 4000], np.int32)
+    for i, j in np.argwhere(labels > 0):
+        own = run_lengths(paste_mask(masks[i, j], boxes[i, j], size=tuple(sizes[i].tolist())))
+        counts[i, j, : len(own)] = own
+    return counts[..., : counts.any((0, 1)).sum() + 1]
 
 
 def detections(batch):
     """Returns the detections, which are data: the same bits on all devices."""
-    return {name: batch[f"found/{name}"] for name in ("boxes", "box_labels", "box_scores")}
+    return {name: batch[f"found/{name}"] for name in ("boxes", "box_labels", "box_scores", "masks")}
 
 
 class Classify(Task):

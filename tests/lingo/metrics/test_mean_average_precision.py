@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 
 import numpy as np
 import pytest
+from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from lingo.config.base.errors import MissingPackage
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.metrics.mask import paste_mask, run_lengths
 from lingo.metrics.mean_average_precision import (
+    _LEVELS,
+    _RUNS,
+    MAX_COUNT,
     RESULTS,
+    _pack,
+    _pack_masks,
+    _unpack,
     coco_detections,
     detection_results,
     detection_table,
@@ -223,3 +232,138 @@ def test_without_pycocotools_an_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
     with pytest.raises(MissingPackage, match=r"pip install 'lingo-tf\[detection\]'"):
         run(batch, predictions, 2, num=2)
+
+
+# ---- masks ---------------------------------------------------------------------------------------
+
+S = 5  # bins of a predicted mask
+
+
+def masked_examples():
+    """Returns a pass with true masks as run lengths, and predicted masks near them."""
+    batch, predictions = examples()
+    draw = np.random.default_rng(1)
+    bins = (draw.uniform(size=[N, M, S, S]) < 0.7).astype("f")
+    counts = np.zeros([N, M, 4000], np.int32)
+    for i, j in np.argwhere(batch["box_labels"] > 0):
+        size = tuple(batch["image_sizes"][i].tolist())
+        runs = run_lengths(paste_mask(bins[i, j], batch["boxes"][i, j], size=size))
+        counts[i, j, : len(runs)] = runs
+        batch["areas"][i, j] = runs[1::2].sum()
+    near = (np.repeat(bins, 2, 1) + draw.normal(size=[N, 2 * M, S, S]) * 0.3).clip(0, 1)
+    found = np.concatenate([near, draw.uniform(size=[N, D - 2 * M, S, S])], 1)
+    batch["mask_counts"] = counts[..., : int((counts.any((0, 1))).sum()) + 1]
+    return batch, predictions | {"masks": np.rint(found * 255).astype(np.uint8)}
+
+
+def run_masks_by_hand(batch, predictions, folder):
+    """Returns what pycocotools computes of JSON files of masks that a slow loop writes."""
+    images, truths, found = [], [], []
+    for i, number in enumerate(batch["image_ids"].tolist()):
+        height, width = size = tuple(batch["image_sizes"][i].tolist())
+        images.append({"id": number, "height": height, "width": width})
+        for j in np.flatnonzero(batch["box_labels"][i]):
+            counts = np.trim_zeros(batch["mask_counts"][i, j], "b").tolist()
+            truth = {"id": len(truths) + 1, "image_id": number, "bbox": [0, 0, 1, 1]}
+            truth |= {"area": float(batch["areas"][i, j]), "iscrowd": int(batch["is_crowd"][i, j])}
+            truth["category_id"] = int(batch["box_labels"][i, j])
+            truth["segmentation"] = {"size": size, "counts": counts}
+            truths.append(truth)
+        for j in np.flatnonzero(predictions["box_labels"][i]):
+            one = {"image_id": number, "category_id": int(predictions["box_labels"][i, j])}
+            mask = paste_mask(predictions["masks"][i, j], predictions["boxes"][i, j], size=size)
+            text = coco_masks.encode(np.asfortranarray(mask.astype(np.uint8)))["counts"].decode()
+            one["segmentation"] = {"size": size, "counts": text}
+            found.append(one | {"score": float(predictions["box_scores"][i, j])})
+    classes = [{"id": k, "name": str(k)} for k in range(1, K + 1)]
+    annotations = {"images": images, "categories": classes, "annotations": truths}
+    (folder / "truths.json").write_text(json.dumps(annotations))
+    (folder / "found.json").write_text(json.dumps(found))
+    truth = COCO(str(folder / "truths.json"))
+    evaluation = COCOeval(truth, truth.loadRes(str(folder / "found.json")), "segm")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    return evaluation.stats
+
+
+def test_results_of_masks_are_those_of_pycocotools_driven_by_hand_beside_those_of_boxes(tmp_path):
+    batch, predictions = masked_examples()
+    results = run(batch, predictions, N)
+    names = [f"coco/{name}" for name in RESULTS] + [f"coco/mask/{name}" for name in RESULTS]
+    assert [*results] == names
+    stats = run_masks_by_hand(batch, predictions, tmp_path)
+    np.testing.assert_allclose([*results.values()][12:], stats, rtol=0, atol=1e-12)
+    assert (np.array(stats) > 0.01).all()
+    boxes = {name: value for name, value in predictions.items() if name != "masks"}
+    assert run(batch, boxes, N) == {name: results[name] for name in names[:12]}
+
+
+@pytest.mark.parametrize("size", [7, 64])
+def test_sizes_of_batches_and_padding_change_nothing_of_masks(size):
+    batch, predictions = masked_examples()
+    assert run(batch, predictions, size) == run(batch, predictions, N)
+
+
+def test_masks_of_floats_are_those_of_256_levels():
+    batch, predictions = masked_examples()
+    floats = predictions | {"masks": (predictions["masks"] / 255).astype("f")}
+    assert run(batch, floats, N) == run(batch, predictions, N)
+
+
+def test_states_of_masks_keep_all_digits_and_have_the_size_that_is_documented():
+    draw = np.random.default_rng(2)
+    levels = draw.integers(0, 256, [1, 2, S, S]).astype(np.uint8)
+    packed = _pack_masks(tf.constant(levels)).numpy()
+    np.testing.assert_array_equal(
+        _unpack(packed[0, 1, :-1], _LEVELS)[: S * S], levels[0, 1].ravel()
+    )
+    counts = draw.integers(0, MAX_COUNT, [1, 2, 7])
+    counts[0, 0] = MAX_COUNT - 1
+    packed = _pack(tf.constant(counts), _RUNS).numpy()
+    for j in range(2):
+        np.testing.assert_array_equal(_unpack(packed[0, j], _RUNS)[:7], counts[0, j])
+    batch, predictions = ({k: tf.constant(v) for k, v in one.items()} for one in masked_examples())
+    state = detection_table(batch, predictions, num_examples=N)
+    assert {value.dtype for value in state.values()} == {tf.float64}
+    runs = batch["mask_counts"].shape[-1]
+    size = sum(state[name].numpy().nbytes for name in ("masks", "mask_counts"))
+    assert size == 8 * N * (D * (math.ceil(S * S / 6) + 1) + M * math.ceil(runs / 2))
+
+
+def test_without_areas_those_of_masks_count():
+    batch, predictions = masked_examples()
+    plain = {name: value for name, value in batch.items() if name != "areas"}
+    assert run(plain, predictions, N) == run(batch, predictions, N)
+
+
+def test_run_lengths_of_an_image_of_another_size_are_an_error():
+    batch, predictions = masked_examples()
+    batch["mask_counts"][0, np.flatnonzero(batch["box_labels"][0])[0], 0] += 3
+    with pytest.raises(
+        ParamError, match=r"mask_counts of an object are \d+ pixels, but image_size"
+    ):
+        run(batch, predictions, N)
+
+
+def test_padded_images_give_the_results_of_whole_ones():
+    batch, predictions = masked_examples()
+    canvas = (batch["image_sizes"] * [1.5, 1.25]).astype("f")
+    scale = np.tile(batch["image_sizes"] / canvas, 2)[:, None]
+    padded = batch | {"canvas_sizes": canvas, "boxes": (batch["boxes"] * scale).astype("f")}
+    found = predictions | {"boxes": (predictions["boxes"] * scale).astype("f")}
+    results, expected = run(padded, found, N), run(batch, predictions, N)
+    for name, value in expected.items():
+        assert results[name] == pytest.approx(value, abs=2e-3), name
+
+
+def test_entries_of_result_files_have_masks_that_pycocotools_reads():
+    batch, predictions = masked_examples()
+    found = coco_detections(
+        predictions, image_ids=batch["image_ids"], image_sizes=batch["image_sizes"]
+    )
+    first = int(np.flatnonzero(predictions["box_labels"][0])[0])
+    size = tuple(batch["image_sizes"][0].tolist())
+    mask = paste_mask(predictions["masks"][0, first], predictions["boxes"][0, first], size=size)
+    assert coco_masks.area(found[0]["segmentation"]) == mask.sum()
+    json.dumps(found)

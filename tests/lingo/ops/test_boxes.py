@@ -18,6 +18,7 @@ from lingo.ops.boxes import (
     encode_boxes,
     hard_negatives,
     match_anchors,
+    select_class_detections,
     select_detections,
     suppress,
 )
@@ -76,6 +77,27 @@ def test_codes_do_not_depend_on_the_scale_of_the_image():
     )
 
 
+def test_codes_with_and_without_variances_are_those_of_published_examples():
+    """The anchor (10, 20, 50, 60) and the box (12, 18, 60, 70), in any unit."""
+    anchor = tf.constant([[10.0, 20.0, 50.0, 60.0]], tf.float64)
+    box = tf.constant([[12.0, 18.0, 60.0, 70.0]], tf.float64)
+    plain = encode_boxes(box, anchor, variances=(1.0, 1.0))
+    np.testing.assert_allclose(plain, [[0.15, 0.1, 0.182321557, 0.262364264]], atol=1e-9)
+    expected = [[1.5, 1.0, 0.911607784, 1.311821322]]
+    np.testing.assert_allclose(encode_boxes(box, anchor), expected, atol=1e-9)
+    assert box_overlaps(box, anchor).numpy() == pytest.approx(0.590062112)
+    back = decode_boxes(plain, anchor, variances=(1.0, 1.0))
+    np.testing.assert_allclose(back, box, rtol=1e-12)
+
+
+def test_decoded_sides_have_a_limit():
+    anchor = tf.constant([[0.0, 0.0, 1.0, 2.0]], tf.float64)
+    limits = {"variances": (1.0, 1.0), "max_log_ratio": np.log(1000 / 16)}
+    box = decode_boxes(tf.constant([[0.0, 0.0, 9.0, 4.0]], tf.float64), anchor, **limits).numpy()[0]
+    assert box[2] - box[0] == pytest.approx(62.5)
+    assert box[3] - box[1] == pytest.approx(2 * np.exp(4.0))
+
+
 # ---- anchors ------------------------------------------------------------------------------------
 
 SCALES = (21, 45, 99, 153, 207, 261, 315)
@@ -131,6 +153,20 @@ def test_anchors_of_an_oblong_image_keep_their_shape_in_pixels():
 
 B, N, A, K = 3, 6, 100, 4
 DRAW_OBJECTS = np.random.default_rng(1)
+
+
+def test_one_square_per_position_that_may_exceed_the_image():
+    grid = AnchorMap((2, 3), (4, 4), 8, None, [2], is_limited=False)
+    assert grid.num_shapes == 3
+    boxes = anchor_boxes([grid], image=(7, 10)).reshape(2, 3, 3, 4) * [7, 10, 7, 10]
+    root = np.sqrt(2)
+    for row, column in np.ndindex(2, 3):
+        y, x = 4 * row + 2, 4 * column + 2
+        for box, (h, w) in zip(
+            boxes[row, column], [(8, 8), (8 / root, 8 * root), (8 * root, 8 / root)], strict=True
+        ):
+            expected = [y - h / 2, x - w / 2, y + h / 2, x + w / 2]
+            np.testing.assert_allclose(box, expected, atol=1e-5)
 
 
 def random_objects(*shape):
@@ -270,6 +306,23 @@ def test_detections_are_the_likeliest_of_all_classes_after_suppression_in_each(f
         np.testing.assert_array_equal(found.boxes[i, :num], [one[2] for one in expected])
         for rest in (found.boxes[i, num:], found.labels[i, num:], found.scores[i, num:]):
             assert not np.any(rest)
+
+
+def test_with_a_box_for_each_class_detections_are_those_of_the_classes_boxes():
+    boxes, scores = random_boxes(2, 12, 3).astype("f"), DRAW.uniform(size=[2, 12, 3]).astype("f")
+    limits = {"min_score": 0.2, "max_overlap": 0.4, "max_per_class": 8, "max_detections": 9}
+    found = select_class_detections(tf.constant(boxes), tf.constant(scores), **limits)
+    for i in range(2):
+        every = []
+        for k in range(3):
+            order = np.argsort(-scores[i, :, k])[:8]
+            order = order[scores[i, order, k] > 0.2]
+            kept = order[slow_suppress(boxes[i, order, k], 0.4)]
+            every += [(scores[i, a, k], k + 1, boxes[i, a, k]) for a in kept]
+        best = sorted(every, key=lambda one: -one[0])[:9]
+        np.testing.assert_allclose(found.scores.numpy()[i, : len(best)], [b[0] for b in best])
+        assert found.labels.numpy()[i, : len(best)].tolist() == [b[1] for b in best]
+        np.testing.assert_allclose(found.boxes.numpy()[i, : len(best)], [b[2] for b in best])
 
 
 def test_a_box_of_one_class_suppresses_none_of_another():

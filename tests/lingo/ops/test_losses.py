@@ -12,7 +12,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.ops import losses as losses_module
-from lingo.ops.losses import cross_entropy, smooth_l1, token_losses
+from lingo.ops.losses import cross_entropy, huber, smooth_l1, token_losses
 
 DRAW = np.random.default_rng(0)
 LOGITS = 3 * DRAW.normal(size=[2, 3, 5])
@@ -68,6 +68,14 @@ def test_smooth_l1_is_a_parabola_near_zero_and_a_line_beyond(error: float) -> No
         loss = smooth_l1(x)
     assert float(loss) == expected
     assert float(tape.gradient(loss, x)) == np.clip(error, -1, 1)
+
+
+def test_the_huber_loss_is_that_of_published_examples_and_delta_times_smooth_l1() -> None:
+    errors, delta = tf.constant([0.05, 0.5, -0.5]), 1 / 9
+    found = huber(errors, delta=delta).numpy()
+    np.testing.assert_allclose(found, [0.00125, 0.049382716, 0.049382716], rtol=1e-6)
+    np.testing.assert_allclose(found / delta, [0.01125, 0.444444444, 0.444444444], rtol=1e-6)
+    np.testing.assert_allclose(huber(errors, delta=1.0), smooth_l1(errors), rtol=1e-7)
 
 
 def test_logits_of_more_elements_than_int32_counts_have_the_same_losses(monkeypatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from lingo.datasets import GlyphSceneInput
 from lingo.ops import random
-from lingo.ops.image import BoxedImage, color_jitter, flip_boxed, min_iou_crop, resize
+from lingo.ops.image import BoxedImage, color_jitter, flip_boxed, min_iou_crop, resize, scale_jitter
 from tasks.detection.augmentation import train_example
 
 KEY = random.root_key(5)
@@ -37,6 +37,19 @@ def test_without_any_change_boxes_stay_and_the_image_is_resized(example):
     result = train_example(example, KEY, size=32, crop=False, flip_rate=0)
     np.testing.assert_array_equal(result["images"], resize(example["images"], (32, 32)))
     np.testing.assert_array_equal(result["boxes"], example["boxes"])
+
+
+def test_scales_take_the_place_of_the_crop_and_masks_follow():
+    data = GlyphSceneInput.params(batch_size=1, size=64, min_height=0.2, mask_size=9).build()
+    example = {name: array[0] for name, array in data.read_indices(np.array([3])).items()}
+    result = train_example(example, KEY, size=48, flip_rate=1, scales=(0.1, 2.0))
+    one = BoxedImage(*(example[name] for name in ("images", "boxes", "box_labels", "masks")))
+    one = scale_jitter(one, KEY, size=(48, 48), low=0.1, high=2.0)
+    one = flip_boxed(one, KEY, rate=1)
+    expected = {"images": one.image, "boxes": one.boxes, "box_labels": one.labels}
+    assert one.masks.any()
+    for name, array in (expected | {"masks": one.masks}).items():
+        np.testing.assert_array_equal(result[name], array)
 
 
 def test_an_input_calls_it_and_keeps_its_types():
