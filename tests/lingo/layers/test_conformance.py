@@ -182,11 +182,8 @@ MASK_RCNN = models.MaskRcnn.params(
     mask_head=models.MaskHead.params(size=2, hidden_dim=4, num_convs=1),
     anchor_scale=3.0,
 )
-MASKED_SCENES = {
-    **SCENES,
-    "masks": (floats(B, 2, 3, 3) > 0).astype(np.uint8),
-    "rows": np.arange(B, dtype="i"),
-}
+MASKS = (floats(B, 2, 3, 3) > 0).astype(np.uint8)
+MASKED_SCENES = {**SCENES, "masks": MASKS, "rows": np.arange(B, dtype="i")}
 FINGERPRINTS = np.array([[[3, 5], [-1, -1]], [[-1, -1], [4, 2]]], "i")
 ROWS = {"numbers": floats(B, T), "categories": FINGERPRINTS}
 CAUSAL_CONV = smooth(
@@ -336,8 +333,10 @@ CASES: dict[type[Layer], Case] = {
         models.FactorizedReduction.params(dim=D, output_dim=4), IMAGES
     ),
     models.FeaturePyramid: Case(
-        models.FeaturePyramid.params(
-            dims=(3, D), output_dim=4, norm=nn.BatchNorm.params(statistics_over=1, epsilon=0.1)
+        smooth(
+            models.FeaturePyramid.params(
+                dims=(3, D), output_dim=4, norm=nn.BatchNorm.params(statistics_over=1)
+            )
         ),
         PYRAMID,
     ),
