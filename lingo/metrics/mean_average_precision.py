@@ -65,9 +65,9 @@ def detection_table(
 
     Boxes are (top, left, bottom, right) in 0..1 of the image. A state takes 8 N (6 D + 7 M + 4)
     bytes: 76 MB for 5,000 images of 200 detections and 100 true boxes. If `batch` has `mask_counts`
-    and `predictions` have `masks`, the state has both too, and gives the same numbers of masks. They
-    take 8 N (D ceil(S S / 6) + M ceil(K / 2)) bytes: 1.5 GB for 5,000 images of 100 detections of
-    28 x 28 bins, and 100 true masks of 500 runs.
+    and `predictions` have `masks`, the state has both too, and gives the same numbers of masks.
+    They take 8 N (D (ceil(S S / 6) + 1) + M ceil(K / 2)) bytes: 1.5 GB for 5,000 images of 100
+    detections of 28 x 28 bins, and 100 true masks of 500 runs.
 
     Args:
         batch: a batch of a single pass, with `weights` and `example_id`, [B]; `boxes`, float
@@ -131,7 +131,8 @@ def _areas(batch: Mapping[str, tf.Tensor], boxes: tf.Tensor, sizes: tf.Tensor) -
     """Returns the areas of true objects in pixels, [B, M]: given ones, of masks, or of boxes."""
     if "areas" in batch:
         return batch["areas"]
-    if (counts := batch.get("mask_counts")) is not None:
+    counts: Any = batch.get("mask_counts")
+    if counts is not None:
         return tf.reduce_sum(tf.cast(counts[..., 1::2], tf.float64), -1)
     top, left, bottom, right = tf.unstack(tf.cast(boxes, tf.float64), axis=-1)
     height, width = tf.unstack(sizes[:, None], axis=-1)
@@ -145,11 +146,11 @@ def _pack_masks(masks: tf.Tensor) -> tf.Tensor:
     if masks.dtype != tf.uint8:
         masks = tf.round(tf.clip_by_value(tf.cast(masks, tf.float32), 0.0, 1.0) * 255.0)
     packed = _pack(tf.reshape(masks, [-1, shape[1], side * side]), _LEVELS)
-    return tf.concat([packed, tf.fill(tf.shape(packed[..., :1]), tf.cast(side, tf.float64))], -1)
+    return tf.pad(packed, [[0, 0], [0, 0], [0, 1]], constant_values=side)
 
 
 def _pack(values: tf.Tensor, digits: _Digits) -> tf.Tensor:
-    """Packs numbers in 0..base - 1, [..., n], into float64 [..., ceil(n / digits)]; see `_unpack`."""
+    """Packs numbers in 0..base - 1, [B, N, n], into float64 [B, N, ceil(n / digits)]."""
     shape: Any = values.shape
     num = -(-shape[-1] // digits.num)
     rows = tf.pad(tf.cast(values, tf.float64), [[0, 0], [0, 0], [0, num * digits.num - shape[-1]]])
@@ -275,10 +276,10 @@ def coco_detections(
     entries: list[dict[str, Any]] = [dict(zip(names, v, strict=True)) for v in fields]
     if "masks" in predictions:
         for entry, i, j in zip(entries, image, place, strict=True):
-            size = tuple(int(side) for side in image_sizes[i])
-            box = np.asarray(predictions["boxes"])[i, j]
-            counts = run_lengths(paste_mask(predictions["masks"][i, j], box, size=size))
-            entry["segmentation"] = {"size": [*size], "counts": compress_run_lengths(counts)}
+            height, width = map(int, image_sizes[i])
+            mask, box = predictions["masks"][i, j], predictions["boxes"][i, j]
+            text = compress_run_lengths(run_lengths(paste_mask(mask, box, size=(height, width))))
+            entry["segmentation"] = {"size": [height, width], "counts": text}
     return entries
 
 

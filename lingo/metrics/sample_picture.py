@@ -1,6 +1,7 @@
-"""Images in one picture: each above its label and prediction, or with true and predicted boxes.
+"""Images in one picture: each above its label and prediction, or with true and predicted objects.
 
-Axes: N images, H height, W width, C channels, M boxes of an image.
+Axes: N images, H height, W width, C channels, M boxes of an image, S bins of a mask along each
+side.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from PIL import Image as Picture
 from PIL import ImageDraw
 
 from lingo.metrics import drawing
+from lingo.metrics.mask import paste_masks
 from lingo.metrics.media import Image
 
 LEGEND = "Below each image its label, and the prediction: **blue** if it is right, **red** if not."
@@ -26,9 +28,12 @@ TRUTH, PREDICTION = (0, 200, 80), (255, 120, 0)
 
 BOX_LEGEND = "**Green**: the true boxes. **Orange**: the predicted ones, with their probabilities."
 
+MASK_LEGEND = f"{BOX_LEGEND} Masks are lighter areas of the same colours."
+
 _BOX_SIDE = 256  # pixels of the longer side of a shown image, about
 _BOX_COLUMNS = 2
 _LINE = 2  # pixels
+_MASK_SHARE = 0.4  # of the colour in a mask's pixels
 
 
 def sample_image(
@@ -86,16 +91,17 @@ def _draw_cell(picture: Picture.Image, lines: tuple[str, str], colour: np.ndarra
 
 
 class Boxes(NamedTuple):
-    """The boxes of an image."""
+    """The objects of an image."""
 
     boxes: np.ndarray  # [M, 4], floats: (top, left, bottom, right) as fractions of the image
     names: Sequence[str]  # [M]; long names are cut
+    masks: np.ndarray | None = None  # [M, S, S], in 0..1, or bool, inside the boxes; None: no masks
 
 
 def box_image(
     images: np.ndarray, *, truths: Sequence[Boxes], predictions: Sequence[Boxes]
 ) -> Image:
-    """Returns one picture of images with boxes, two in a row.
+    """Returns one picture of images with boxes, two in a row, and masks where there are any.
 
     The names of true boxes are above their tops, the names of predicted boxes below their bottoms.
 
@@ -107,11 +113,14 @@ def box_image(
     cells = []
     for image, truth, prediction in zip(images, truths, predictions, strict=True):
         cell = _enlarge(Image(image))
+        for objects, colour in ((truth, TRUTH), (prediction, PREDICTION)):
+            cell = _draw_masks(cell, objects, colour=colour)
         _draw_boxes(cell, truth, colour=TRUTH, is_above=True)
         _draw_boxes(cell, prediction, colour=PREDICTION, is_above=False)
         cells.append(cell)
     page = drawing.join_cells(cells, num_columns=_BOX_COLUMNS, margin=drawing.MARGIN)
-    return Image(np.array(page), BOX_LEGEND)
+    has_masks = any(one.masks is not None for one in (*truths, *predictions))
+    return Image(np.array(page), MASK_LEGEND if has_masks else BOX_LEGEND)
 
 
 def _enlarge(image: Image) -> Picture.Image:
@@ -119,6 +128,19 @@ def _enlarge(image: Image) -> Picture.Image:
     picture = Picture.fromarray(np.ascontiguousarray(image.to_rgb()))
     times = max(1, round(_BOX_SIDE / max(picture.size)))
     return picture.resize([times * n for n in picture.size], Picture.Resampling.NEAREST)
+
+
+def _draw_masks(
+    picture: Picture.Image, content: Boxes, *, colour: tuple[int, int, int]
+) -> Picture.Image:
+    """Returns a picture with a colour over the pixels of masks."""
+    if content.masks is None or not len(content.masks):
+        return picture
+    pixels, masks = np.asarray(picture), np.asarray(content.masks, np.float64)
+    size = (picture.height, picture.width)
+    is_covered = paste_masks(masks, content.boxes, size=size).any(0)[..., None]
+    mixed = np.rint((1 - _MASK_SHARE) * pixels + _MASK_SHARE * np.array(colour))
+    return Picture.fromarray(np.where(is_covered, mixed, pixels).astype(np.uint8))
 
 
 def _draw_boxes(

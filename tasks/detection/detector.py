@@ -5,7 +5,7 @@ Axes: B batch, H height, W width, C channels, N true boxes, K classes, D detecti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,18 +97,14 @@ class Detector(Task, interface=True):
             return {}
         names = self._names()
         truths = [
-            Boxes(boxes[labels > 0], [names[label] for label in labels[labels > 0]])
-            for boxes, labels in zip(batch["boxes"], batch["box_labels"], strict=True)
+            _objects(one, one["box_labels"] > 0, [names[label] for label in one["box_labels"]])
+            for one in _examples(batch)
         ]
-        arrays = [predictions[name] for name in ("boxes", "box_labels", "box_scores")]
         guesses = []
-        for boxes, labels, scores in zip(*arrays, strict=True):
-            shown = (labels > 0) & (scores >= self.p.shown_score)
-            texts = [
-                f"{names[label]} {score:.0%}"
-                for label, score in zip(labels[shown], scores[shown], strict=True)
-            ]
-            guesses.append(Boxes(boxes[shown], texts))
+        for one in _examples(predictions):
+            labels, scores = one["box_labels"], one["box_scores"]
+            texts = [f"{names[k]} {score:.0%}" for k, score in zip(labels, scores, strict=True)]
+            guesses.append(_objects(one, (labels > 0) & (scores >= self.p.shown_score), texts))
         return {"boxes": box_image(batch["images"], truths=truths, predictions=guesses)}
 
     def _images(self, batch: Batch) -> tf.Tensor:
@@ -134,6 +130,19 @@ class Detector(Task, interface=True):
     def _losses(self, outputs: Any, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns name of a loss term -> its value for each image, float32 [B]."""
         raise NotImplementedError
+
+
+def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the arrays of the objects of each example, {name: [N, ...]}."""
+    names = [name for name in ("boxes", "box_labels", "box_scores", "masks") if name in arrays]
+    for rows in zip(*(arrays[name] for name in names), strict=True):
+        yield dict(zip(names, rows, strict=True))
+
+
+def _objects(arrays: Mapping[str, np.ndarray], shown: np.ndarray, texts: Sequence[str]) -> Boxes:
+    """Returns the objects of an example that are `shown`, bool [N], with their texts, [N]."""
+    masks = arrays["masks"][shown] if "masks" in arrays else None
+    return Boxes(arrays["boxes"][shown], [texts[i] for i in np.flatnonzero(shown)], masks)
 
 
 def true_labels(batch: Batch) -> tf.Tensor:

@@ -6,6 +6,7 @@
     lingo predict --run=runs/tiny --input=mine.jsonl --output=predictions.jsonl
     lingo predict --run=runs/pets --input=photos
     lingo predict --run=runs/pets --input='photos/*.png' --output=predictions.csv
+    lingo predict --run=runs/scenes --input=heldout --output=pictures/
 
 The input is an evaluation input of the run, which --set may change; a file with the arrays of
 `train_input.batch(0)`; or a path of files without labels. A file of arrays is a .npz of NumPy, with
@@ -16,7 +17,9 @@ input decides how they are read: it cuts and resizes images as in an evaluation.
 The output has the arrays that the task's `predict` returns, in the order of the input. For an
 evaluation input it also has `example_id`, the index of each example; and `file`, if examples are in
 files. A classifier's output has the name of the likeliest `class`, and its `probability`. A .csv
-has only the arrays with one value for each example. Without --output, the classes of files are
+has only the arrays with one value for each example. An output that ends in / is a new folder of
+pictures, one for each example of an evaluation input: what an evaluation shows in TensorBoard, such
+as images with true and predicted boxes and masks. Without --output, the classes of files are
 printed as a table. An output appears only when it is complete, and no file is overwritten. Only one
 batch of predictions is in memory.
 """
@@ -29,6 +32,7 @@ import glob
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,8 +43,16 @@ from lingo.cli.options import StepOptions
 from lingo.config.options import option, option_class
 from lingo.config.params import suggest
 from lingo.contract import Experiment, build_experiment
-from lingo.storage.examples import OUTPUT_SUFFIXES, SUFFIXES, read_examples, write_examples
+from lingo.data.input import Input
+from lingo.storage.examples import (
+    OUTPUT_SUFFIXES,
+    SUFFIXES,
+    Add,
+    read_examples,
+    write_examples,
+)
 from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation.pictures import write_pictures
 from lingo.trainer.evaluation.predict import PredictOptions
 from lingo.trainer.progress import Progress
 from lingo.trainer.trained import Trained
@@ -58,7 +70,8 @@ class Options(PredictOptions, StepOptions, RunOptions, DeviceOptions):
         f"An evaluation input of the run, {_ARRAYS}, or files without labels: a path or glob."
     )
     output: str | None = option(
-        f"The new file of the predictions: {_OUTPUT}. Without it, classes of files are printed."
+        f"The new file of the predictions: {_OUTPUT}; or FOLDER/, for a picture of each example."
+        " Without it, classes of files are printed."
     )
 
 
@@ -68,20 +81,19 @@ def run(options: Options) -> int:
     resolved = options.resolve_run()
     experiment = build_experiment(resolved)
     inputs = _read(name, experiment)
-    if output is None and not isinstance(inputs, str):
-        raise UsageError(f"no output given: --output={_OUTPUT}")
+    _check_output(options, experiment, has_labels=inputs is None, is_path=isinstance(inputs, str))
     options.make_devices(resolved.params)
     with experiment.runtime.join() as processes:
         model = Trained(resolved.params, RunDirectory(run), step=options.step)
         experiment_options.print_later_errors(model.checkpoint)
         if inputs is None:
-            inputs = model.experiment.eval_inputs[name]
+            inputs = _sized(model.experiment.eval_inputs[name], options.batch_size)
         rows: list[tuple[str, ...]] = [_COLUMNS]
         with contextlib.ExitStack() as stack:
             progress = stack.enter_context(Progress(enabled=processes.is_leader))
             add = functools.partial(_add_rows, rows)
             if output is not None and processes.is_leader:
-                add = stack.enter_context(write_examples(output))
+                add = stack.enter_context(_open_output(output, options, model, inputs))
             advance = stack.enter_context(progress.work(f"predicting {name}"))
             shapes: dict[str, str] = {}
             num_examples = 0
@@ -100,7 +112,8 @@ def run(options: Options) -> int:
         if output is None:
             _print_table(rows)
         print(f"{output or name}: {num_examples:,} examples at step {model.step}")
-        for array, shape in shapes.items() if output is not None else ():
+        has_arrays = output is not None and not _is_folder(options.output)
+        for array, shape in shapes.items() if has_arrays else ():
             print(f"  {array}: {shape} for each")
     return 0
 
@@ -115,9 +128,46 @@ def _check(options: Options) -> tuple[str, str, Path | None]:
         )
     if options.output is None:
         return run, options.input, None
+    if _is_folder(options.output):
+        return run, options.input, new_output(options.output, "folder")
     if Path(options.output).suffix not in OUTPUT_SUFFIXES:
         raise UsageError(f"--output={options.output} is not the name of a {_OUTPUT}")
     return run, options.input, new_output(options.output, "file")
+
+
+def _check_output(
+    options: Options, experiment: Experiment, *, has_labels: bool, is_path: bool
+) -> None:
+    """Raises UsageError if --output does not fit --input.
+
+    `has_labels` says that the input is an evaluation input, `is_path` that it is a path of files.
+    """
+    if options.output is None and not is_path:
+        raise UsageError(f"no output given: --output={_OUTPUT}")
+    if _is_folder(options.output) and not has_labels:
+        names = ", ".join(experiment.eval_inputs) or "it has none"
+        raise UsageError(
+            f"--input={options.input} is not an evaluation input of the run ({names}): pictures in"
+            " a folder show its images and labels"
+        )
+
+
+def _sized(input: Input, batch_size: int | None) -> Input:
+    """Returns an input with another batch size; None: the input itself."""
+    return input if batch_size is None else input.p.copy().set(batch_size=batch_size).build()
+
+
+def _open_output(
+    output: Path, options: Options, model: Trained, inputs: Any
+) -> contextlib.AbstractContextManager[Add]:
+    """Returns a context that gives the function which adds batches to the output."""
+    if _is_folder(options.output):
+        return write_pictures(output, model.experiment, inputs)
+    return write_examples(output)
+
+
+def _is_folder(output: str | None) -> bool:
+    return output is not None and output.endswith("/")
 
 
 def _read(name: str, experiment: Experiment) -> Mapping[str, np.ndarray] | str | None:

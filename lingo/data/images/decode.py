@@ -40,6 +40,16 @@ class Part(NamedTuple):
     box: Box  # in the image as it is stored
     turn: Turn  # turns it to the upright, perhaps mirrored, part that is seen
     whole_pixels: int  # pixels of the whole image if its decoder holds them all; else 0
+    inset: Inset | None = None  # where it goes, before it is turned; None: it fills the result
+
+
+class Inset(NamedTuple):
+    """The rectangle of a result, at one of its corners, that a part fills; the rest is black."""
+
+    height: int
+    width: int
+    is_below: bool  # at the lower rim instead of the upper one
+    is_right: bool  # at the right rim instead of the left one
 
 
 def part_of(data: bytes, header: Header, window: Window) -> Part:
@@ -55,7 +65,16 @@ def part_of(data: bytes, header: Header, window: Window) -> Part:
         box = Box(column, row, width, height)
     mirrored = turn._replace(reverses_columns=turn.reverses_columns != window.is_mirrored)
     whole_pixels = header.height * header.width if header.decodes_whole else 0
-    return Part(data, box, mirrored, whole_pixels)
+    inset = _inset_of(window.shown, turn) if window.shown is not None else None
+    return Part(data, box, mirrored, whole_pixels, inset)
+
+
+def _inset_of(shown: tuple[int, int], turn: Turn) -> Inset:
+    """Returns the inset that a turn brings to the upper left, with the size (height, width)."""
+    height, width = shown
+    if turn.is_transposed:
+        return Inset(width, height, turn.reverses_columns, turn.reverses_rows)
+    return Inset(height, width, turn.reverses_rows, turn.reverses_columns)
 
 
 class PixelBudget:
@@ -157,11 +176,15 @@ class _Form(NamedTuple):
 
     is_jpeg: bool
     divisor: int  # divides height and width while decoding
+    has_insets: bool
 
 
 def _form(part: Part, size: int) -> _Form:
-    enough = [n for n in _DIVISORS if min(part.box.height, part.box.width) >= n * size]
-    return _Form(part.data.startswith(b"\xff\xd8"), max(enough, default=1))
+    height, width = (size, size) if part.inset is None else part.inset[:2]
+    box = part.box
+    enough = [n for n in _DIVISORS if box.height >= n * height and box.width >= n * width]
+    is_jpeg = part.data.startswith(b"\xff\xd8")
+    return _Form(is_jpeg, max(enough, default=1), part.inset is not None)
 
 
 def _held_pixels(part: Part, form: _Form) -> int:
@@ -194,7 +217,8 @@ def _decode_together(
     data = tf.constant([part.data for part in parts])
     boxes = np.array([part.box for part in parts], np.int32)
     mirrored = np.array([_is_mirrored(part.turn) for part in parts])
-    decoded: Any = _program(form, size, channels)(data, boxes, mirrored)
+    insets = np.array([part.inset or (size, size, 0, 0) for part in parts], np.int32)
+    decoded: Any = _program(form, size, channels)(data, boxes, mirrored, insets)
     return memoryview(decoded)
 
 
@@ -210,7 +234,8 @@ def _decode_large_png(part: Part, divisor: int, size: int, channels: Channels) -
             step = max(1, _BAND_PIXELS // (width * divisor)) * divisor
             bands = [seen[at : min(at + step, height), :width] for at in range(0, height, step)]
             image = tf.concat([_mean_of_squares(tf.constant(band), divisor) for band in bands], 0)
-        resized = tf.cast(tf.image.resize(image, [size, size]) + 0.5, tf.uint8).numpy()
+        inset = None if part.inset is None else tf.constant(np.array(part.inset, np.int32))
+        resized = _resize(image, size, inset).numpy()
     return resized[None, :, ::-1] if _is_mirrored(part.turn) else resized[None]
 
 
@@ -219,16 +244,19 @@ def _program(form: _Form, size: int, channels: Channels) -> Callable[..., tf.Ten
     """Returns the program that decodes parts of one form and mirrors some of them.
 
     The program takes encoded images (bytes [B]), boxes (int32 [B, 4]) and whether to mirror each
-    image (bool [B]), and returns uint8 [B, H, W, C].
+    image (bool [B]) and insets (int32 [B, 4]), and returns uint8 [B, H, W, C].
     """
 
-    def decode_one(data: tf.Tensor, box: tf.Tensor, is_mirrored: tf.Tensor) -> tf.Tensor:
+    def decode_one(
+        data: tf.Tensor, box: tf.Tensor, is_mirrored: tf.Tensor, inset: tf.Tensor
+    ) -> tf.Tensor:
         crop = _crop_jpeg if form.is_jpeg else _crop_png
-        image = tf.image.resize(crop(data, box, form.divisor, channels), [size, size])
-        image = tf.cast(image + 0.5, tf.uint8)
+        image = crop(data, box, form.divisor, channels)
+        image = _resize(image, size, inset if form.has_insets else None)
         return tf.cond(is_mirrored, lambda: tf.reverse(image, [1]), lambda: image)
 
-    specs = [tf.TensorSpec([], tf.string), tf.TensorSpec([4], tf.int32), tf.TensorSpec([], tf.bool)]
+    four = tf.TensorSpec([4], tf.int32)
+    specs = [tf.TensorSpec([], tf.string), four, tf.TensorSpec([], tf.bool), four]
     one = tf.function(decode_one, autograph=False).get_concrete_function(*specs)
 
     def decode_all(*arguments: tf.Tensor) -> tf.Tensor:
@@ -244,6 +272,17 @@ def _program(form: _Form, size: int, channels: Channels) -> Callable[..., tf.Ten
 
     several = [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs]
     return tf.function(decode_all, input_signature=several, autograph=False)
+
+
+def _resize(image: tf.Tensor, size: int, inset: tf.Tensor | None) -> tf.Tensor:
+    """Returns an image resized to uint8 [H, W, C], or to an inset of it: int32 [4] of `Inset`."""
+    if inset is None:
+        return tf.cast(tf.image.resize(image, [size, size]) + 0.5, tf.uint8)
+    height, width, is_below, is_right = tf.unstack(inset)
+    resized = tf.cast(tf.image.resize(image, [height, width]) + 0.5, tf.uint8)
+    top, left = is_below * (size - height), is_right * (size - width)
+    padding = [[top, size - height - top], [left, size - width - left], [0, 0]]
+    return tf.ensure_shape(tf.pad(resized, padding), [size, size, image.shape[2]])
 
 
 def _crop_jpeg(data: tf.Tensor, box: tf.Tensor, divisor: int, channels: Channels) -> tf.Tensor:

@@ -20,6 +20,8 @@ class Window(NamedTuple):
 
     box: Box  # the part, in pixels of the whole image
     is_mirrored: bool = False  # left to right
+    shown: tuple[int, int] | None = None  # its (height, width) in the batch's image, whose rest,
+    # below and on the right before mirroring, is black; None: it fills the image
 
 
 class View(Configurable, interface=True):

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from lingo.metrics.drawing import RIGHT, WRONG
-from lingo.metrics.sample_picture import PREDICTION, TRUTH, Boxes, box_image, sample_image
+from lingo.metrics.sample_picture import (
+    BOX_LEGEND,
+    MASK_LEGEND,
+    PREDICTION,
+    TRUTH,
+    Boxes,
+    box_image,
+    sample_image,
+)
 
 SIDE, MARGIN = 128, 6  # pixels
 
@@ -92,3 +100,28 @@ def test_names_are_inside_the_picture_also_of_boxes_at_its_border(field):
 def test_two_images_with_boxes_are_in_a_row(size, columns, rows):
     pixels = boxed(np.zeros([size, 128, 64, 3], np.float32))
     assert pixels.shape == (rows * (BOX_SIDE + MARGIN), columns * (BOX_SIDE // 2 + MARGIN), 3)
+
+
+def test_masks_colour_the_pixels_of_their_objects_and_no_others():
+    image = np.full([1, 64, 64, 3], 100, np.uint8)  # shown with four times as many pixels
+    half = np.repeat([[[1.0, 0.0]]], 8, 1).repeat(4, 2)  # the left half of its box
+    truth = Boxes(np.array([[0.25, 0.25, 0.75, 0.75]]), [""], half)
+    prediction = Boxes(np.array([[0.25, 0.25, 0.75, 0.75]]), [""], half > 0.5)
+    plain = boxed(image, [truth._replace(masks=None)])
+    pixels = boxed(image, [truth])
+    where = np.argwhere((pixels != plain).any(-1))
+    np.testing.assert_allclose([*where.min(0), *where.max(0)], [66, 66, 189, 127], atol=1)
+    assert len(where) == pytest.approx(124 * 62, rel=0.05)
+    covered = 0.6 * 100 + 0.4 * np.array(TRUTH)
+    np.testing.assert_allclose(pixels[100, 100], covered, atol=1)
+    both = boxed(image, [truth], [prediction])
+    np.testing.assert_allclose(both[100, 100], 0.6 * covered + 0.4 * np.array(PREDICTION), atol=1)
+
+
+def test_the_legend_speaks_of_masks_where_there_are_any():
+    image = np.zeros([1, 8, 8, 3], np.uint8)
+    masked = Boxes(np.zeros([0, 4]), [], np.zeros([0, 2, 2]))
+    legends = [
+        box_image(image, truths=[one], predictions=[NOTHING]).legend for one in (NOTHING, masked)
+    ]
+    assert legends == [BOX_LEGEND, MASK_LEGEND]

@@ -160,3 +160,14 @@ def test_a_run_that_is_none_and_a_step_that_is_not_there_are_told(command, tmp_p
     assert main([*command, *flags, "--step=99"]) == 3
     assert "no checkpoint of step 99" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
+
+
+def test_pictures_need_an_evaluation_input_and_a_task_that_shows_them(command, run, capsys):
+    np.savez("mine.npz", tokens=np.zeros([2, 16], np.int32))
+    assert main([*command, "--input=mine.npz", "--output=pictures/"]) == 2
+    assert (
+        "--input=mine.npz is not an evaluation input of the run (same)" in capsys.readouterr().err
+    )
+    assert main([*command, "--input=same", "--output=pictures/"]) != 0
+    assert "shows no images of examples" in capsys.readouterr().err
+    assert os.listdir() == ["mine.npz"]

@@ -7,16 +7,24 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from lingo.config.params import ParamError
 from lingo.data.files import DataError
-from lingo.data.images.coco_input import CocoInput, read_annotations
+from lingo.data.images.coco_annotations import read_annotations
+from lingo.data.images.coco_input import CocoInput
 from lingo.data.images.decode import PixelBudget, decode_into, part_of
 from lingo.data.images.header import read_header
 from lingo.data.images.view import Window
+from lingo.metrics.mask import (
+    compress_run_lengths,
+    fill_run_lengths,
+    polygon_run_lengths,
+    run_lengths,
+)
 from lingo.metrics.mean_average_precision import coco_detections
 from lingo.ops import random
-from lingo.ops.image.boxed_image import crop_boxes, flip_boxes, min_iou_box
+from lingo.ops.image.boxed_image import crop_boxes, flip_boxes, jitter_window, min_iou_box
 from tests.lingo.data.documents import assert_starts_anywhere, specs_of
 from tests.lingo.data.images.pictures import encode, picture
 
@@ -261,3 +269,179 @@ def test_an_image_that_is_missing_damaged_or_of_another_size_is_an_error(root):
 def test_fields_out_of_range_are_refused(field, message, tmp_path):
     with pytest.raises(ParamError, match=message):
         coco(tmp_path, **field)
+
+
+# ---- masks and scales ----------------------------------------------------------------------------
+
+HEIGHT, WIDTH, M = 60, 80, 24
+TRIANGLES = [[10, 5, 40, 8, 30, 40], [60, 10, 75, 12, 64, 30]]
+
+
+def draw_objects():
+    """Returns three masks, bool [3, HEIGHT, WIDTH]: two triangles, a disc, and half a disc."""
+    corners = [np.array(one, float) for one in TRIANGLES]
+    polygons = fill_run_lengths(polygon_run_lengths(corners, (HEIGHT, WIDTH)), (HEIGHT, WIDTH))
+    rows, columns = np.mgrid[:HEIGHT, :WIDTH]
+    disc = np.hypot(rows - 40, columns - 30) < 14
+    half = (np.hypot(rows - 30, columns - 60) < 18) & (rows > columns - 34)
+    return np.stack([polygons, disc, half])
+
+
+def write_masks(root, changes=(), orientation=1):
+    """Writes an image that is white where its channel's object is, with all kinds of masks."""
+    objects = draw_objects()
+    counts = [run_lengths(one) for one in objects]
+    size = [HEIGHT, WIDTH]
+    segmentations = [
+        TRIANGLES,
+        {"size": size, "counts": counts[1].tolist()},
+        {"size": size, "counts": compress_run_lengths(counts[2])},
+    ]
+    annotations = []
+    for i, one in enumerate(objects):
+        (top, left), (bottom, right) = np.argwhere(one).min(0), np.argwhere(one).max(0) + 1
+        box = [int(n) for n in (left, top, right - left, bottom - top)]
+        entry = {"id": i + 1, "image_id": 7, "category_id": i + 1, "bbox": box}
+        annotations.append(entry | {"segmentation": segmentations[i]})
+    for i, change in changes:
+        annotations[i] |= change
+    content = {
+        "categories": [{"id": i, "name": str(i)} for i in (1, 2, 3)],
+        "images": [{"id": 7, "file_name": "a.png", "height": HEIGHT, "width": WIDTH}],
+        "annotations": annotations,
+    }
+    (root / "images").mkdir(exist_ok=True)
+    pixels = Image.fromarray((255 * np.moveaxis(objects, 0, 2)).astype(np.uint8))
+    options = {}
+    if orientation != 1:  # turned so that the tag turns it back
+        pixels = pixels.transpose(Image.Transpose.ROTATE_90)  # 6: a quarter turn to the right
+        options["exif"] = Image.Exif()
+        options["exif"][0x0112] = orientation
+    form = "PNG" if orientation == 1 else "JPEG"
+    (root / "images/a.png").write_bytes(encode(pixels, form, **options))
+    (root / "instances.json").write_text(json.dumps(content))
+
+
+def slow_bins(channel, box):
+    """Returns what is white at the centres of the bins of a box, by a loop."""
+    bins, (height, width) = np.zeros([M, M], np.uint8), channel.shape
+    for i in range(M):
+        for j in range(M):
+            y = (box[0] + (box[2] - box[0]) * (i + 0.5) / M) * height
+            x = (box[1] + (box[3] - box[1]) * (j + 0.5) / M) * width
+            bins[i, j] = channel[min(int(y), height - 1), min(int(x), width - 1)] > 127
+    return bins
+
+
+def test_masks_of_all_kinds_are_sampled_in_their_boxes_and_counted_in_the_image(tmp_path):
+    write_masks(tmp_path)
+    batch = coco(tmp_path, mask_size=M, max_runs=300, batch_size=1).batch(0)
+    objects = draw_objects()
+    for i, one in enumerate(objects):
+        box = batch["boxes"][0, i].astype(float)
+        expected = slow_bins(255 * one.astype(int), box)
+        assert (batch["masks"][0, i] == expected).mean() > 0.99  # but for float32's rounding
+        filled = fill_run_lengths(batch["mask_counts"][0, i], (HEIGHT, WIDTH))
+        np.testing.assert_array_equal(filled, one)
+    assert batch["masks"].dtype == np.uint8
+    assert not batch["masks"][0, 3].any()
+    assert not batch["mask_counts"][0, 3].any()
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"flip_rate": 1.0}, {"random_crop": True}, {"scale_jitter": (0.3, 2.0)}]
+)
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_masks_are_where_their_objects_are_after_every_change(fields, orientation, tmp_path):
+    write_masks(tmp_path, orientation=orientation)
+    fields = {"flip_rate": 0.5, "size": 96, "batch_size": 24} | fields
+    data = coco(tmp_path, mask_size=M, **fields)
+    batch, seen = data.batch(0), 0
+    for image, boxes, labels, masks in zip(
+        *(batch[name] for name in ("images", "boxes", "box_labels", "masks")), strict=True
+    ):
+        for i in np.flatnonzero(labels):
+            box, seen = boxes[i].astype(float), seen + 1
+            if (box[2:] - box[:2]).min() > 0.1:  # rims are a small part
+                assert (masks[i] == slow_bins(image[..., labels[i] - 1], box)).mean() > 0.85
+        assert not masks[labels == 0].any()
+    assert seen > 30
+    assert specs_of(batch) == data.specs()
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_jittered_image_is_its_window_above_and_left_of_black(orientation, tmp_path):
+    write_masks(tmp_path, orientation=orientation)
+    data = coco(tmp_path, scale_jitter=(0.2, 2.0), size=64, batch_size=8, flip_rate=0.0, seed=5)
+    batch, sizes = data.batch(0), set()
+    whole = np.moveaxis(draw_objects(), 0, 2) * 255.0
+    key = random.fold(random.root_key(5), random.text_hash("view"))
+    for row in range(8):
+        own = random.fold(random.fold(key, 0), row)
+        size, target = (HEIGHT, WIDTH), (64, 64)
+        window, shown = jitter_window(size, own, target=target, low=0.2, high=2.0)
+        image = batch["images"][row].astype(float)
+        assert not image[shown[0] :].any()
+        assert not image[:, shown[1] :].any()
+        rows, columns = (
+            ((np.arange(n) + 0.5) / n * side).astype(int)
+            for n, side in zip(shown, (window.height, window.width), strict=True)
+        )
+        expected = whole[window.slices][rows][:, columns]
+        assert abs(image[: shown[0], : shown[1]] - expected).mean() < 25
+        canvas = np.array([window.height, window.width]) * 64 / np.array(shown)
+        np.testing.assert_allclose(batch["canvas_sizes"][row], canvas, rtol=1e-6)
+        sizes.add(shown)
+    assert len(sizes) > 3
+
+
+def test_without_scaling_boxes_on_the_canvas_are_those_of_the_file_in_pixels(tmp_path):
+    write_masks(tmp_path)
+    batch = coco(tmp_path, scale_jitter=(1.0, 1.0), size=64, batch_size=1).batch(0)
+    pixels = batch["boxes"][0] * np.tile(batch["canvas_sizes"][0], 2)
+    for i, one in enumerate(draw_objects()):
+        expected = [*np.argwhere(one).min(0), *(np.argwhere(one).max(0) + 1)]
+        np.testing.assert_allclose(pixels[i], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"segmentation": [[1, 2, 3, 4, 5]]}, "annotation 2 has a polygon of 5 numbers"),
+        ({"segmentation": [[1, 2, 3, 4]]}, "annotation 2 has a polygon of 4 numbers"),
+        (
+            {"segmentation": [[1, 2, 99, 4, 9, 9]]},
+            "annotation 2 has a polygon with corners outside",
+        ),
+        ({"segmentation": {"size": [60, 80], "counts": [9]}}, "2 has counts of 9 pixels, but its"),
+        ({"segmentation": {"size": [80, 60], "counts": [4800]}}, r"a mask of size=\[80, 60\], but"),
+        ({"segmentation": None}, "annotation 2 has segmentation=None, neither polygons nor run"),
+    ],
+)
+def test_a_damaged_mask_is_an_error_that_names_its_annotation(change, message, tmp_path):
+    write_masks(tmp_path, [(1, change)])
+    coco(tmp_path).prepare()  # nothing reads masks
+    with pytest.raises(DataError, match=message):
+        coco(tmp_path, mask_size=M).prepare()
+
+
+def test_more_runs_than_there_is_room_for_are_an_error(tmp_path):
+    write_masks(tmp_path)
+    with pytest.raises(
+        ParamError, match=r"a\.png: an object has a mask of \d+ runs, more than max"
+    ):
+        coco(tmp_path, max_runs=3, batch_size=1).batch(0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mask_size": 0}, "mask_size=0 is not positive"),
+        ({"max_runs": 0}, "max_runs=0 is not positive"),
+        ({"scale_jitter": (2.0, 1.0)}, r"scale_jitter=\(2\.0, 1\.0\) is not \(low, high\)"),
+        ({"scale_jitter": (1.0, 1.0), "random_crop": True}, "are both set: choose one"),
+    ],
+)
+def test_fields_of_masks_and_scales_out_of_range_are_refused(fields, message, tmp_path):
+    with pytest.raises(ParamError, match=message):
+        coco(tmp_path, **fields)
