@@ -51,6 +51,7 @@ def task(**fields: Any) -> Params:
     model.box_head.set(size=2, hidden_dim=4)
     model.mask_head.set(size=2, hidden_dim=4, num_convs=1)
     sizes = {"num_anchors": 24, "max_per_level": 9, "num_proposals": 12, "num_regions": 8}
+    sizes |= {"eval_max_per_level": 9, "eval_num_proposals": 12, "max_detections": 6}
     known = {"model": model, "num_classes": K, "image_shape": (16, 16, 1), **sizes}
     return InstanceSegmentation.params(**known | fields)
 
@@ -217,6 +218,17 @@ def test_predictions_read_images_alone() -> None:
     found = call("predict", {"images": BATCH["images"], "rows": BATCH["rows"]}, training=False)
     assert found["masks"].shape == (B, int(found["boxes"].shape[1]), M, M)
     assert found.keys() == {"boxes", "box_labels", "box_scores", "masks"}
+
+
+def test_a_program_for_batches_of_any_size_knows_all_other_sizes() -> None:
+    def predict(images: tf.Tensor) -> Any:
+        batch = {"images": images, "rows": tf.range(tf.shape(images)[0])}
+        return context.apply(BUILT, WEIGHTS, batch, method="predict")[0]
+
+    spec = tf.TensorSpec([None, 16, 16, 1], tf.uint8)
+    found = tf.function(predict, autograph=False).get_concrete_function(spec).structured_outputs
+    assert found["masks"].shape.as_list() == [None, 6, M, M]
+    assert found["boxes"].shape.as_list() == [None, 6, 4]
 
 
 def test_average_precisions_have_their_printed_names() -> None:
