@@ -74,8 +74,8 @@ def detection_table(
             [B, M, 4]; `box_labels`, int [B, M], 1..K, and 0 for absent boxes; `images`,
             [B, H, W, C]. It may have `is_crowd`, bool [B, M]; `areas`, float [B, M], in pixels, for
             example of masks; `image_ids`, int [B]; `image_sizes`, int [B, 2], height and width in
-            pixels, by default the size of `images`; `canvas_sizes`, float [B, 2], those of the
-            rectangle whose parts the boxes are, if images are padded below or on the right;
+            pixels, by default the size of `images`; `canvas_sizes`, float [B, 2], height and width
+            of the rectangle whose parts the boxes are, if images are padded below or on the right;
             `mask_counts`, int [B, M, K], run lengths in images of `image_sizes`, zeros at the end.
         predictions: `boxes`, float [B, D, 4]; `box_labels`, int [B, D], 0 for none; `box_scores`,
             float [B, D]. They may have `masks`, [B, D, S, S], inside the boxes: uint8, or floats in

@@ -81,8 +81,8 @@ def roi_align(
     mean of `samples` x `samples` points. Boxes get no gradient.
 
     The maps of all levels are joined as rows, from which each neighbour of a point is gathered by
-    itself: a call holds two arrays of the result's shape at a time, whatever the maps' sizes, and
-    its gradient one more copy of the maps, float32.
+    itself and added. So a call holds a copy of the maps, and a few arrays of the result's shape at
+    a time; nothing grows with regions times positions. The gradient is a float32 copy of the maps.
 
     Args:
         features: maps of consecutive levels, [B, H, W, C] each, any float type. The map of level l

@@ -142,7 +142,7 @@ def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray
 def _objects(arrays: Mapping[str, np.ndarray], shown: np.ndarray, texts: Sequence[str]) -> Boxes:
     """Returns the objects of an example that are `shown`, bool [N], with their texts, [N]."""
     masks = arrays["masks"][shown] if "masks" in arrays else None
-    return Boxes(arrays["boxes"][shown], [texts[i] for i in np.flatnonzero(shown)], masks)
+    return Boxes(arrays["boxes"][shown], [texts[i] for i in np.flatnonzero(shown).tolist()], masks)
 
 
 def true_labels(batch: Batch) -> tf.Tensor:

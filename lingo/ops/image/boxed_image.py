@@ -70,8 +70,8 @@ def scale_jitter(
 
     The image, made as large as fits into `size`, is scaled by a factor, uniform in low..high; the
     ratio of its sides stays. Of a larger image, a random part is shown. A smaller image has zeros
-    below and on the right. A box is clipped to what is shown; a box of which nothing is shown
-    becomes absent.
+    below and on the right. A box is clipped to what is shown, and becomes absent if nothing of it
+    is shown.
 
     Args:
         example: an image with N boxes.

@@ -54,7 +54,7 @@ ALL = OF_BYTES | OF_FLOATS
 
 def test_these_are_all_functions() -> None:
     of_batches = {"cutmix", "mixup"}  # in test_mixing.py
-    of_boxes = {"flip_boxed", "min_iou_crop"}  # in test_boxed_image.py
+    of_boxes = {"flip_boxed", "min_iou_crop", "scale_jitter"}  # in test_boxed_image.py
     assert set(ALL) | of_batches | of_boxes == {
         name for name in functions.__all__ if name.islower()
     }
