@@ -69,7 +69,16 @@ def r50(
         --set='init_from.rename={model/trunk/(.*): model/\\1}'
     """
     layers = resnet(num_layers=50, num_classes=1)
-    return _on_coco(layers, batch_size, num_steps, jitter, size, data, split, folder)
+    return on_coco(
+        layers,
+        batch_size=batch_size,
+        num_steps=num_steps,
+        jitter=jitter,
+        size=size,
+        data=data,
+        split=split,
+        folder=folder,
+    )
 
 
 @experiment
@@ -91,15 +100,25 @@ def bot50(
     lingo show --exp=image.mask_rcnn.bot50 --weights
     """
     layers = botnet(num_layers=50, num_classes=1, image_shape=(size, size, 3))
-    return _on_coco(layers, batch_size, num_steps, jitter, size, data, split, folder)
+    return on_coco(
+        layers,
+        batch_size=batch_size,
+        num_steps=num_steps,
+        jitter=jitter,
+        size=size,
+        data=data,
+        split=split,
+        folder=folder,
+    )
 
 
-def _on_coco(
+def on_coco(
     layers: list[Any],
+    *,
     batch_size: int,
-    num_steps: int,
-    jitter: tuple[float, float],
-    size: int,
+    num_steps: int = 22_500,
+    jitter: tuple[float, float] = (1.0, 1.0),
+    size: int = 1024,
     data: int,
     split: int,
     folder: str | None,
@@ -110,15 +129,12 @@ def _on_coco(
     rate = scale_linearly(0.08, batch_size=batch_size, base_batch_size=64)
     first = 500 * num_steps // 22_500
     drops = [num_steps * part // 9 - first for part in (6, 8)]
-    rule = Momentum.params(
-        learning_rate=rate,
-        weight_decay=1e-3,
-        schedule=Warmup.params(
-            num_steps=first,
-            start=0.0067 / 0.08,
-            then=Piecewise.params(boundaries=drops, values=[1.0, 0.1, 0.01]),
-        ),
+    schedule = Warmup.params(
+        num_steps=first,
+        start=0.0067 / 0.08,
+        then=Piecewise.params(boundaries=drops, values=[1.0, 0.1, 0.01]),
     )
+    rule = Momentum.params(weight_decay=1e-3)
     cfg = Experiment.params(
         task=InstanceSegmentation.params(
             model=model,
@@ -129,7 +145,11 @@ def _on_coco(
             dtype="bfloat16",
         ),
         **_inputs(folder, batch_size, size, jitter),
-        optimizer=ByPath.params(groups={FIRST_LAYERS: Frozen, f"(?!{FIRST_LAYERS}).*": rule}),
+        optimizer=ByPath.params(
+            learning_rate=rate,
+            schedule=schedule,
+            groups={FIRST_LAYERS: Frozen, f"(?!{FIRST_LAYERS}).*": rule},
+        ),
         max_steps=num_steps,
     )
     mesh = Mesh.params(data=data, height=split, shard_update=True)

@@ -90,13 +90,15 @@ class InstanceSegmentation(Detector):
     min_overlap: float = 0.5  # intersection over union of a region and its object
     max_per_class: int = 1000  # likeliest boxes of a class that are considered
     max_detections: int = 100  # D
+    # of the average precisions of boxes and of masks; None: `results` has no `target_share`
+    targets: tuple[float, float] | None = None
 
     def check(self) -> None:
         super().check()
         p = self.p
         counts = ("max_per_level", "num_proposals", "eval_max_per_level", "eval_num_proposals")
         ranges.check_positive(p, *counts, "num_anchors", "num_regions")
-        ranges.check_positive(p, "min_anchor_overlap", "min_overlap")
+        ranges.check_positive(p, "min_anchor_overlap", "min_overlap", "targets")
         shares = ("min_anchor_overlap", "max_background", "proposal_overlap", "min_overlap")
         for field in (*shares, "object_share"):
             check_share(field, getattr(p, field))
@@ -261,10 +263,15 @@ class InstanceSegmentation(Detector):
     def results(self, means: Mapping[str, float]) -> dict[str, float]:
         """Returns the metrics, with `coco/ap` and `coco/mask/ap` as `ap` and `mask_ap`, and so on.
 
-        So `ap`, `ap50`, `mask_ap` and `mask_ap50` are printed.
+        So `ap`, `ap50`, `mask_ap` and `mask_ap50` are printed. With `targets`, `target_share` is
+        the smaller one of both average precisions, each divided by its target.
         """
         shown = {"coco/mask/ap": "mask_ap", "coco/mask/ap50": "mask_ap50"}
-        return {shown.get(name, name): v for name, v in super().results(means).items()}
+        found = {shown.get(name, name): v for name, v in super().results(means).items()}
+        if self.p.targets is not None and "mask_ap" in found:
+            values = zip((found["ap"], found["mask_ap"]), self.p.targets, strict=True)
+            found["target_share"] = min(value / target for value, target in values)
+        return found
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns the objects found in `images`, the likeliest first, padded with zeros.

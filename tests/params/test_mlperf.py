@@ -50,6 +50,22 @@ def noam(rate: float, warmup: int, steps: list[int]) -> list[float]:
         ),
         ("ssd.v06_pod", SSD_STEPS, [0.0, 0.16, 0.16, 0.016, 0.016, 0.0016, 0.0016]),
         ("ssd.v07_pod", SSD_STEPS, [0.0, 0.16, 0.16, 0.016, 0.016, 0.0016, 0.0016]),
+        (
+            "mask_rcnn.reference",
+            [500, 60_000, 60_001, 80_001],
+            [0.02, 0.02, 0.002, 0.0002],
+        ),
+        (
+            "mask_rcnn.v06_pod",
+            [0, 1000, 7500, 7501, 10_001],
+            [0.16 / 3, 0.16, 0.16, 0.016, 0.0016],
+        ),
+        ("mask_rcnn.v07_pod", [2000, 6000, 6001, 8001], [0.24, 0.24, 0.024, 0.0024]),
+        (
+            "mask_rcnn.v07_pod(batch_size=128)",
+            [2000, 9750, 9751, 13_001],
+            [0.16, 0.16, 0.016, 0.0016],
+        ),
         (  # the last one: all steps from here on
             "gnmt.reference",
             [0, 100, 200, 3999, 4000, 4500, 5000, 5499, 5500, 9000],
@@ -96,6 +112,9 @@ def test_learning_rates_are_the_published_ones(name: str, steps, expected) -> No
         ("resnet.v07_multipod", "resnet@0.7.0", math.floor(4 * 1_281_167 / 65_536)),
         ("ssd.v06_pod", "ssd@0.6.0", math.floor(5 * 117_266 / 2048)),
         ("ssd.v07_pod", "ssd@0.7.0", math.floor(5 * 117_266 / 2048)),
+        ("mask_rcnn.reference", "maskrcnn@0.7.0", 118_287 // 16),
+        ("mask_rcnn.v06_pod", "maskrcnn@0.6.0", 118_287 // 128),
+        ("mask_rcnn.v07_pod", "maskrcnn@0.7.0", 118_287 // 256),
         ("dlrm.v07_pod", "dlrm@0.7.0", 75_867 // 20),
         ("transformer.reference", "transformer@0.7.0", 35_397),
         ("transformer.v06_pod", "transformer@0.6.0", 277),  # of the logs of Google's entries
@@ -135,6 +154,35 @@ def test_ssd_logs_the_numbers_of_the_published_flags() -> None:
     assert values["opt_learning_rate_decay_boundary_epochs"] == [56, 70]
     assert (values["opt_weight_decay"], values["model_bn_span"]) == (5e-4, 64)
     assert (values["opt_learning_rate_warmup_steps"], values["global_batch_size"]) == (1145, 2048)
+
+
+def test_mask_rcnn_logs_what_the_closed_division_checks() -> None:
+    """As in closed_maskrcnn.yaml: a rate of K times 0.02, 1,000 candidates, two drops to 0.1."""
+    values: dict[str, Any] = {}
+    for name, times in (("reference", 1), ("v06_pod", 8), ("v07_pod", 12)):
+        params = lingo.get(f"mlperf.mask_rcnn.{name}")
+        found = hyperparameters(params.build(), "maskrcnn", "0.7.0")
+        values = {key: entry.value for key, entry in found.items()}
+        assert values["opt_base_learning_rate"] / 0.02 == pytest.approx(times)
+        assert values["opt_learning_rate_decay_factor"] == 0.1
+        assert len(values["opt_learning_rate_decay_steps"]) == 2
+        assert values["num_image_candidates"] == 1000
+        assert (values["min_image_size"], values["max_image_size"]) == (1024, 1024)
+    assert values["opt_learning_rate_decay_steps"] == [6000, 8000]
+
+
+def test_both_average_precisions_of_mask_rcnn_have_to_reach_their_targets() -> None:
+    experiment = lingo.get("mlperf.mask_rcnn.digit_scenes").build()
+    rules = find_log(experiment).rules
+    for ap, mask_ap in ((0.377, 0.339), (0.5, 0.3), (0.1, 0.9)):
+        results = experiment.task.results({"coco/ap": ap, "coco/mask/ap": mask_ap})
+        share = min(ap / 0.377, mask_ap / 0.339)
+        assert results["target_share"] == pytest.approx(share)
+        value = rules.log_value(results)
+        assert value == {"BBOX": ap, "SEGM": mask_ap}
+        assert rules.accuracy(value) == pytest.approx(min(1.0, share))
+        assert (rules.accuracy(value) >= rules.target) == (share >= 1)
+    assert rules.accuracy("text") == "text"
 
 
 def test_dlrm_logs_the_numbers_of_the_published_settings() -> None:

@@ -53,6 +53,8 @@ VALUES = {
     "file": '"tokenizer.json"',
     "AudioFiles.pattern": '"clips/*.wav"',
     "AudioInput.source": 'JsonlAudio.params(file="clips.jsonl")',
+    "Backbone.layers": "[ConvNorm.params(dim=3, output_dim=64, stride=4)]",
+    "FeaturePyramid.dims": "(256, 512, 1024, 2048)",
     "CocoInput.annotations": '"instances_train2017.json"',
     "ImageFileInput.source": 'ImageFolder.params(folder="photos/train", num_classes=10)',
     "ImageInput.source": "Digits",
@@ -172,6 +174,12 @@ TEXTS = {
             return [{"x": n, "y": n * n} for n in range(100)]
 
         SequenceInput.params(function=squares, batch_size=32)
+        """,
+    "MaskRcnn": """
+        from lingo.models.image.resnet import resnet
+
+        trunk = Backbone.params(layers=resnet(num_layers=50, num_classes=1)[:-1])
+        MaskRcnn.params(trunk=trunk, image_shape=(256, 256, 3), num_classes=10)
         """,
     "Ssd": """
         trunk = ConvNorm.params(dim=3, output_dim=64, stride=8)

@@ -84,7 +84,8 @@ class RegionHead(Layer):
 
         The convolutions themselves count one call, with the first map.
         """
-        shapes: Any = call.shape  # of the maps
+        is_one = isinstance(call.shape[0], int)
+        shapes: Any = (call.shape,) if is_one else call.shape
         outputs = self.output_shape(shapes)
         later = [tuple(shape) for shape in shapes[1:]]
         axes = ("batch", "height", "width", None)

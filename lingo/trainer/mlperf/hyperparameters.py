@@ -50,6 +50,8 @@ def hyperparameters(experiment: Experiment, benchmark: str, ruleset: str) -> dic
             found |= _resnet(reader, ruleset)
         case "ssd":
             found |= _ssd(reader)
+        case "maskrcnn":
+            found |= _maskrcnn(reader)
         case "transformer":
             found |= _transformer(reader)
         case "gnmt":
@@ -69,6 +71,7 @@ class _Reader:
         self.params, self.optimizer = experiment.p, experiment.p.optimizer
         self.batch_size: int = experiment.train_input.specs()["rows"][0][0]
         self.num_steps = experiment.length.steps
+        self.image_shape = experiment.train_input.offers().get("image_shape", (0, 0, 0))
         self._steps_per_epoch = experiment.length.steps_per_epoch
 
     @property
@@ -240,6 +243,21 @@ def _ssd(reader: _Reader) -> dict[str, Any]:
         "opt_learning_rate_decay_boundary_epochs": reader.boundary_epochs,
         "max_samples": Entry(_CROP_TRIES if is_cropped else 1, {"random_crop": is_cropped}),
         "model_bn_span": reader.norm_span,
+    }
+
+
+def _maskrcnn(reader: _Reader) -> dict[str, Any]:
+    values = reader.field(Piecewise, "values")
+    task, (height, width, _) = reader.params.task, reader.image_shape
+    return {
+        "opt_base_learning_rate": reader.rate,
+        "opt_learning_rate_warmup_steps": reader.warmup_steps,
+        "opt_learning_rate_warmup_factor": reader.field(Warmup, "start"),
+        "opt_learning_rate_decay_factor": _round(values[1] / values[0]) if values else None,
+        "opt_learning_rate_decay_steps": reader.boundaries,
+        "num_image_candidates": task.num_proposals,
+        "min_image_size": min(height, width),
+        "max_image_size": max(height, width),
     }
 
 

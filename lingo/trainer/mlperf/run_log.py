@@ -111,9 +111,9 @@ class MlperfLog(RunObserver):
 
     def on_evaluation_end(self, run: ObservedRun, report: EvaluationReport) -> None:
         """Ends an evaluation and its block; after the last evaluation, stops the clock."""
-        name, _, metric = self._experiment.p.evaluate.metric.partition("/")
+        name, _, _ = self._experiment.p.evaluate.metric.partition("/")
         number = self._epoch_number()
-        accuracy = report.results[name][metric] / self.rules.whole
+        accuracy = self.rules.log_value(report.results[name])
         self._add("eval_accuracy", accuracy, epoch_num=number)
         self._add("eval_stop", epoch_num=number)
         if (first := self._open_number("block", "first_epoch_num")) is not None:
@@ -201,7 +201,8 @@ class MlperfLog(RunObserver):
         """Returns "success" if an evaluation so far has reached the target, else "aborted"."""
         target = self._experiment.p.evaluate.reach / self.rules.whole
         found = (line.value for line in self._lines if line.key == "eval_accuracy")
-        return "success" if any(value >= target for value in found) else "aborted"
+        is_reached = any(self.rules.accuracy(value) >= target for value in found)
+        return "success" if is_reached else "aborted"
 
     # ---- epochs and blocks
 

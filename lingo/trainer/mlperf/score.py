@@ -174,7 +174,7 @@ def _read_run(name: str, log: Log, rules: Rules) -> RunResult:
 
 def _best_accuracy(log: Log, rules: Rules) -> float | None:
     """Returns the best finite accuracy in a log, a fraction, or None if there is none."""
-    numbers = (_finite_number(value) for value in log.values(_ACCURACY))
+    numbers = (_finite_number(rules.accuracy(value)) for value in log.values(_ACCURACY))
     best = max((number for number in numbers if number is not None), default=None)
     is_percent = rules.ruleset == "0.6.0" and rules.metric == "bleu_uncased"
     return best / 100 if best is not None and best > 1 and is_percent else best

@@ -33,6 +33,7 @@ from tasks.bert.question_task import QuestionAnswering
 from tasks.bert.task import BertPretraining
 from tasks.click.model import Dlrm, Mlp
 from tasks.click.task import ClickPrediction
+from tasks.detection.instance_segmentation import InstanceSegmentation
 from tasks.detection.task import ObjectDetection
 from tasks.gan.model import Discriminator, Generator
 from tasks.gan.task import ImageGan
@@ -65,7 +66,7 @@ class Case(NamedTuple):
         method: the method that computes.
         stackable: whether it maps [B, T, D] to [B, T, D], so that it can stand in a stack.
         num_terms: how many terms a gradient adds up, where their rounding is more than 1e-5.
-        frozen: what begins the names of all weights that no gradient reaches.
+        frozen: what begins the names of all weights that no gradient reaches; () for none.
     """
 
     params: Params
@@ -73,7 +74,7 @@ class Case(NamedTuple):
     method: str = "__call__"
     stackable: bool = False
     num_terms: int = 0
-    frozen: str | None = None
+    frozen: tuple[str, ...] = ()
 
 
 def floats(*shape: int) -> np.ndarray:
@@ -165,6 +166,24 @@ SCENES = {
     "box_labels": np.array([[1, 2], [3, 0]], "i"),
     "weights": np.ones(B, "f"),
 }
+PYRAMID = {"maps": (floats(B, 5, 4, 3), floats(B, 3, 2, D))}
+BACKBONE = models.Backbone.params(
+    layers=[
+        smooth(nn.ConvNorm.params(dim=1, output_dim=3)),
+        smooth(nn.ConvNorm.params(dim=3, output_dim=D, stride=2)),
+    ],
+    first_level=0,
+)
+MASK_RCNN = models.MaskRcnn.params(
+    trunk=BACKBONE,
+    pyramid=models.FeaturePyramid.params(output_dim=4, num_extra=0),
+    region_head=models.RegionHead.params(hidden_dim=4),
+    box_head=models.BoxHead.params(size=2, hidden_dim=4),
+    mask_head=models.MaskHead.params(size=2, hidden_dim=4, num_convs=1),
+    anchor_scale=3.0,
+)
+MASKS = (floats(B, 2, 3, 3) > 0).astype(np.uint8)
+MASKED_SCENES = {**SCENES, "masks": MASKS, "rows": np.arange(B, dtype="i")}
 FINGERPRINTS = np.array([[[3, 5], [-1, -1]], [[-1, -1], [4, 2]]], "i")
 ROWS = {"numbers": floats(B, T), "categories": FINGERPRINTS}
 CAUSAL_CONV = smooth(
@@ -211,6 +230,7 @@ CASES: dict[type[Layer], Case] = {
         smooth(models.AttentionNorm.params(dim=D, output_dim=4, stride=2, image=(6, 5))), IMAGES
     ),
     nn.AveragePool: Case(nn.AveragePool.params(window=(3, 2)), IMAGES),
+    models.Backbone: Case(BACKBONE, {"x": floats(B, 6, 5, 1)}),
     models.BasicBlock: Case(models.BasicBlock.params(dim=D, output_dim=4, stride=2), IMAGES),
     nn.BatchNorm: stacked(nn.BatchNorm.params(dim=D, statistics_over=1)),
     nn.BidirectionalRecurrent: Case(
@@ -220,6 +240,10 @@ CASES: dict[type[Layer], Case] = {
     Bert: Case(
         BERT.copy().set(vocab_size=7, pooler=None),
         DOCUMENTS | {"types": MASKED["types"]},
+    ),
+    models.BoxHead: Case(
+        models.BoxHead.params(dim=D, num_classes=3, size=2, hidden_dim=5),
+        {"x": floats(B, 3, 2, 2, D)},
     ),
     models.BottleneckBlock: Case(models.BottleneckBlock.params(dim=D, output_dim=D), IMAGES),
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
@@ -307,6 +331,14 @@ CASES: dict[type[Layer], Case] = {
     nn.ExpertChoiceRouter: routed(nn.ExpertChoiceRouter, z_loss=0.1),
     models.FactorizedReduction: Case(
         models.FactorizedReduction.params(dim=D, output_dim=4), IMAGES
+    ),
+    models.FeaturePyramid: Case(
+        smooth(
+            models.FeaturePyramid.params(
+                dims=(3, D), output_dim=4, norm=nn.BatchNorm.params(statistics_over=1)
+            )
+        ),
+        PYRAMID,
     ),
     nn.FeedForward: stacked(nn.FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
     nn.GShardRouter: routed(nn.GShardRouter),
@@ -409,6 +441,19 @@ CASES: dict[type[Layer], Case] = {
         models.PredictionNetwork.params(vocab_size=7, dim=5, hidden_dim=4, num_layers=2),
         {"tokens": TOKENS["tokens"]},
     ),
+    InstanceSegmentation: Case(
+        InstanceSegmentation.params(
+            model=MASK_RCNN,
+            num_classes=3,
+            image_shape=(6, 5, 1),
+            num_anchors=12,
+            max_per_level=9,
+            num_proposals=9,
+            num_regions=8,
+        ),
+        {"batch": MASKED_SCENES},
+        method="loss",
+    ),
     nn.LayerNorm: stacked(nn.LayerNorm.params(dim=D)),
     nn.LearnedImagePositions: Case(
         nn.LearnedImagePositions.params(dim=D, grid=(1, T)), {"x": floats(B, T, D)}
@@ -428,6 +473,15 @@ CASES: dict[type[Layer], Case] = {
         MaskedHead.params(dim=D, vocab_size=7),
         HEAD_INPUTS,
         num_terms=B * T * D,
+    ),
+    models.MaskHead: Case(
+        models.MaskHead.params(dim=D, num_classes=3, size=2, hidden_dim=5, num_convs=1),
+        {"x": floats(B, 3, 2, 2, D)},
+    ),
+    models.MaskRcnn: Case(
+        MASK_RCNN.copy().set(num_classes=3, image_shape=(6, 5, 1)),
+        {"x": SCENES["images"]},
+        frozen=("box_head/", "mask_head/"),  # of `classify` and `segment`
     ),
     nn.MaxPool: Case(nn.MaxPool.params(window=(3, 2)), IMAGES),
     Mlp: Case(Mlp.params(dim=T, output_dims=(5, 4), activate_last=False), {"x": floats(B, T)}),
@@ -467,6 +521,10 @@ CASES: dict[type[Layer], Case] = {
     nn.RecurrentLayer: stacked(
         nn.RecurrentLayer.params(dim=D, network=nn.Lstm.params(hidden_dim=5))
     ),
+    models.RegionHead: Case(
+        models.RegionHead.params(dim=4, num_shapes=3, hidden_dim=5),
+        {"maps": (floats(B, 5, 4, 4), floats(B, 3, 2, 4))},
+    ),
     nn.RelativeBias: Case(
         nn.RelativeBias.params(num_heads=2, num_buckets=2, max_distance=3),
         {"query_positions": POSITIONS, "key_positions": POSITIONS},
@@ -494,7 +552,7 @@ CASES: dict[type[Layer], Case] = {
         Distillation.params(model=PAIRS, teacher=PAIRS, vocab_size=7),
         {"batch": TOKENS | SOURCE},
         method="loss",
-        frozen="teacher/",
+        frozen=("teacher/",),
     ),
     SequenceToSequence: Case(
         SequenceToSequence.params(model=PAIRS, vocab_size=7, z_loss=1e-3, chunk_size=2),
@@ -541,7 +599,7 @@ CASES: dict[type[Layer], Case] = {
             "query": floats(B, 2, T, 4),
         },
         method="query_bias",
-        frozen="bias_",
+        frozen=("bias_",),
     ),
     nn.TransposedConv2D: Case(
         nn.TransposedConv2D.params(dim=D, output_dim=4, use_bias=True), IMAGES
@@ -575,6 +633,16 @@ FORMS: dict[str, Case] = {
     ),
     "DepthwiseConv2D, centered": Case(
         nn.DepthwiseConv2D.params(dim=D, stride=2, padding="CENTERED"), IMAGES
+    ),
+    "ImageAttention, absolute": Case(
+        nn.ImageAttention.params(
+            dim=D, output_dim=6, num_heads=2, image=(6, 5), positions="absolute"
+        ),
+        IMAGES,
+    ),
+    "ImageAttention, no positions": Case(
+        nn.ImageAttention.params(dim=D, output_dim=6, num_heads=2, image=(6, 5), positions="none"),
+        IMAGES,
     ),
     "MaxPool, centered": Case(nn.MaxPool.params(window=(3, 3), padding="CENTERED"), IMAGES),
     "LearnedImagePositions, token": Case(
@@ -697,7 +765,7 @@ def run(layer: Layer, case: Case, *, engine: layer_call.Engine = "graph") -> lay
     args = (inputs.pop("x"),) if "x" in inputs else ()
     call = layer_call.LayerCall(args, inputs, np.arange(B, dtype=np.int32), case.method)
     result = layer_call.compute(layer, layer_call.initial_values(layer), call, engine=engine)
-    frozen = {name for name in layer.weights() if case.frozen and name.startswith(case.frozen)}
+    frozen = {name for name in layer.weights() if name.startswith(case.frozen)}
     assert set(result.without_gradient) == frozen, f"no gradient: {result.without_gradient}"
     return result
 

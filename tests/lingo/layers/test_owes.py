@@ -131,6 +131,7 @@ DUTIES: dict[str, Duty] = {
                         models.SeparableUnit,
                     ),
                     *(models.UNet3D, nn.TransformerLayer),
+                    *(models.Backbone, models.FeaturePyramid, models.MaskRcnn),
                     *(Chain, Repeat, Stack, nn.Pipeline, nn.PipelinedChain),
                     *(Bert, LanguageModel, EncoderDecoder, Mlp),
                     *(RecurrentEncoder, AttentionDecoder),
@@ -169,6 +170,7 @@ DUTIES: dict[str, Duty] = {
         write="tests/lingo/runtimes/mesh/test_split_images.py: an example in `LAYERS`",
         excused={
             models.AmoebaNetHead: "its mean is that of ImageHead",
+            models.BoxHead: "its regions are whole on each device",
             nn.ImageAttention: "it is in a network of test_images.py, which splits images",
         },
     ),

@@ -22,6 +22,8 @@ from lingo.learner.state import Learner, TrainState, initial_state, load_arrays
 from lingo.learner.step import batch_sums, evaluate_batch, train_step
 from lingo.learner.task import Task
 from lingo.learner.update import join_reports, update
+from lingo.models.detection.mask_rcnn import MaskRcnn
+from lingo.models.detection.pyramid import Backbone
 from lingo.models.detection.ssd import Ssd
 from lingo.models.speech.conformer import ConformerEncoder
 from lingo.ops.speech.spec_augment import SpecAugment
@@ -37,6 +39,7 @@ from tasks.bert.question_task import QuestionAnswering
 from tasks.bert.task import BertPretraining
 from tasks.click.model import Dlrm, Mlp
 from tasks.click.task import ClickPrediction
+from tasks.detection.instance_segmentation import InstanceSegmentation
 from tasks.detection.task import ObjectDetection
 from tasks.gan.task import ImageGan
 from tasks.image.segmentation import Segmentation
@@ -161,6 +164,27 @@ def object_detection() -> tuple[Params, dict[str, np.ndarray]]:
     return task, batch
 
 
+def instance_segmentation() -> tuple[Params, dict[str, np.ndarray]]:
+    trunk = Backbone.params(layers=[Conv2D.params(dim=C, output_dim=3)], first_level=0)
+    model = MaskRcnn.params(trunk=trunk, anchor_scale=2.0)
+    model.pyramid.set(output_dim=3, num_extra=1)
+    model.region_head.hidden_dim = 3
+    model.box_head.set(size=2, hidden_dim=4)
+    model.mask_head.set(size=2, hidden_dim=3, num_convs=1)
+    _, batch = object_detection()
+    masks = np.random.RandomState(0).randint(0, 2, (B, 2, 4, 4)).astype(np.uint8)
+    task = InstanceSegmentation.params(
+        model=model,
+        num_classes=K,
+        image_shape=(6, 6, C),
+        num_anchors=8,
+        max_per_level=6,
+        num_proposals=6,
+        num_regions=8,
+    )
+    return task, batch | {"masks": masks}
+
+
 def segmentation() -> tuple[Params, dict[str, np.ndarray]]:
     model = Conv3D.params(dim=C, output_dim=K)
     task = Segmentation.params(model=model, num_classes=K, volume_shape=(2, 3, 3, C))
@@ -231,6 +255,7 @@ TASKS = {
     Distillation: distillation,
     ImageClassification: image_classification,
     ImageGan: image_gan,
+    InstanceSegmentation: instance_segmentation,
     LanguageModeling: language_modeling,
     ObjectDetection: object_detection,
     QuestionAnswering: question_answering,
