@@ -19,11 +19,11 @@ The output has the arrays that the task's `predict` returns, in the order of the
 evaluation input it also has `example_id`, the index of each example; and `file`, if examples are in
 files. A classifier's output has the name of the likeliest `class`, and its `probability`. A
 recognizer's output has the file as `audio`, and the `text`; --ids adds the token ids of texts. A
-.csv has only the arrays with one value for each example. An output that ends in / is a new folder of
-pictures, one for each example of an evaluation input: what an evaluation shows in TensorBoard, such
-as images with true and predicted boxes and masks. Without --output, the classes or texts of files
-are printed as a table; --output=- prints lines of JSON. An output appears only when it is complete,
-and no file is overwritten. Only one batch of predictions is in memory.
+.csv has only the arrays with one value for each example. An output that ends in / is a new folder
+of pictures, one for each example of an evaluation input: what an evaluation shows in TensorBoard,
+such as images with true and predicted boxes and masks. Without --output, the classes or texts of
+files are printed as a table; --output=- prints lines of JSON. An output appears only when it is
+complete, and no file is overwritten. Only one batch of predictions is in memory.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ _OUTPUT = " or ".join(f"FILE{suffix}" for suffix in OUTPUT_SUFFIXES)
 _STDOUT = Path("-")  # the output that is printed, a line of JSON for each example
 _TABLES = (("file", "class", "probability"), ("audio", "text"))  # columns that are printed
 
+Write = Callable[[Path], contextlib.AbstractContextManager[Add]]
+"""Returns a context with a function that adds examples to a new output."""
+
 
 @option_class
 class Options(PredictOptions, StepOptions, RunOptions, DeviceOptions):
@@ -91,11 +94,13 @@ def run(options: Options) -> int:
     with experiment.runtime.join() as processes:
         model = Trained(resolved.params, RunDirectory(run), step=options.step)
         experiment_options.print_later_errors(model.checkpoint)
-        given = inputs
-        if inputs is None:
-            given = _sized(model.experiment.eval_inputs[name], options.batch_size)
+        given = (
+            _sized(model.experiment.eval_inputs[name], options.batch_size)
+            if inputs is None
+            else inputs
+        )
         data = given if isinstance(given, Input) else model.experiment.prediction_input
-        write = write_examples
+        write: Write = write_examples
         if _is_folder(options.output):
             write = functools.partial(write_pictures, experiment=model.experiment, input=data)
         hidden = () if options.ids else data.text_ids
@@ -124,7 +129,7 @@ def run(options: Options) -> int:
 @contextlib.contextmanager
 def _open_output(
     output: Path | None,
-    write: Callable[[Path], contextlib.AbstractContextManager[Add]],
+    write: Write,
     *,
     is_leader: bool,
 ) -> Iterator[Add]:
