@@ -23,6 +23,7 @@ import numpy as np
 
 from lingo.config.base.errors import LingoError, ParamError
 from lingo.config.lazy import UNNEEDED_MODULES
+from lingo.data.array_spec import ArraySpec
 from lingo.data.input import Input
 from lingo.export import reader
 from lingo.export.exported_model import Arrays
@@ -104,8 +105,9 @@ class ExportCheck(NamedTuple):
 def read_examples(data: Input, number: int = NUM_EXAMPLES) -> dict[str, np.ndarray]:
     """Returns the first `number` examples of an input, or all if it has fewer: {name: [B, ...]}.
 
-    Examples that are padding (weight 0) are left out. At most `number` batches of a repeating input
-    are read. Raises ParamError if there is no example.
+    Examples that are padding (weight 0) are left out. If lengths differ from batch to batch, zeros
+    make all examples as long as the input's `specs` say. At most `number` batches of a repeating
+    input are read. Raises ParamError if there is no example.
     """
     batches: list[dict[str, np.ndarray]] = []
     missing = number
@@ -118,7 +120,18 @@ def read_examples(data: Input, number: int = NUM_EXAMPLES) -> dict[str, np.ndarr
             break
     if missing == number:
         raise ParamError(f"{type(data).__name__} has no examples to check an export with")
-    return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+    specs = data.specs()
+    arrays = {name: [batch[name] for batch in batches] for name in batches[0]}
+    return {
+        name: np.concatenate([_extend(part, specs[name]) for part in parts])
+        for name, parts in arrays.items()
+    }
+
+
+def _extend(array: np.ndarray, spec: ArraySpec) -> np.ndarray:
+    """Returns an array [B, ...] with zeros at the examples' ends, up to the shape of the spec."""
+    sizes = zip(array.shape[1:], spec[0][1:], strict=True)
+    return np.pad(array, [(0, 0), *((0, size - own) for own, size in sizes)])
 
 
 def split_examples(
