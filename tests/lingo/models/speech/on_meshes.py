@@ -1,4 +1,4 @@
-"""Trains small Conformers on one device and on a mesh that splits time; `test_on_meshes.py` runs it.
+"""Trains Conformers on one device and on a mesh that splits time; `test_on_meshes.py` runs it.
 
     python on_meshes.py CONTEXT
 
