@@ -15,17 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import flatbuffers
-import numpy as np
-
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.export import reader
 from lingo.export.check import Bound, Case, Loader
 from lingo.export.exported_model import ExportedModel
+from lingo.export.lite_int8 import convert_to_int8
 from lingo.export.signature import Signature
 from lingo.layers.quantization.quantized import Quantized
-from lingo.ops.quantization import symmetric_range
 from lingo.runtimes.mesh.engine import engine
 from lingo.storage.files import describe_os_error
 
@@ -65,11 +62,6 @@ _REASONS = (
     re.compile(r"(.*[Ee]rror:.*)"),
 )
 """Find why a compiler refused an operation; the match of the first matching pattern is reported."""
-
-_FLOAT32 = 0  # the code of float32 in TensorFlow Lite's schema
-
-_IDENTIFIER = b"TFL3"
-_ALIGNMENT = 16  # bytes to which constants are aligned, since LiteRT reads them without a copy
 
 
 class Export(NamedTuple):
@@ -173,13 +165,11 @@ class TfLiteFormat(ExportFormat):
                 converter.optimizations = [tf.lite.Optimize.DEFAULT]
             if export.quantize == "float16":
                 converter.target_spec.supported_types = [tf.float16]
-            if export.quantize == "int8":
-                converter.representative_dataset = _representative(cases)
-                converter._experimental_calibrate_only = True
             try:
-                content = converter.convert()
                 if export.quantize == "int8":
-                    content = quantize_in_ranges(content)
+                    content = convert_to_int8(converter, _representative(cases))
+                else:
+                    content = converter.convert()
             except (OSError, ParamError):
                 raise
             except Exception as error:  # the converter has no error class of its own
@@ -286,122 +276,3 @@ def _refusal(
 def _signature_of(error: Exception, signatures: Sequence[Signature]) -> Signature:
     """Returns the signature whose function an error mentions, or else the first signature."""
     return next((s for s in signatures if f"_compute_{s.name}_" in str(error)), signatures[0])
-
-
-# ---- 8 bits of TensorFlow Lite, in trained and measured ranges -----------------------------------
-
-
-def quantize_in_ranges(calibrated: bytes) -> bytes:
-    """Quantizes a TensorFlow Lite model to 8 bits, in the ranges that were trained or measured.
-
-    `calibrated` is the model from a converter with `_experimental_calibrate_only`, in which each
-    float tensor has its measured minimum and maximum. A tensor with a trained range is an integer
-    tensor followed by a DEQUANTIZE operation. This function gives the trained range to the float
-    tensor that DEQUANTIZE returns.
-
-    The converter itself would keep the measured range, which covers only the values that occurred.
-    It would then scale a bias by the measured range, but the product to which the bias is added by
-    the trained range. Moreover, it measures after an operation, which may have overwritten its
-    inputs with its results.
-
-    Raises ParamError if the installed TensorFlow lacks the needed functions.
-    """
-    try:
-        from tensorflow.lite.python.convert import mlir_quantize
-        from tensorflow.lite.tools import flatbuffer_utils
-    except ImportError as error:
-        raise ParamError(
-            f"quantize=int8 needs functions that TensorFlow {tf.__version__} does not have: install"
-            " TensorFlow 2.21"
-        ) from error
-
-    model: Any = flatbuffer_utils.convert_bytearray_to_object(bytearray(calibrated))
-    for graph in model.subgraphs:
-        for operation in graph.operators:
-            ranges = [
-                graph.tensors[tensor].quantization
-                for tensor in (*operation.inputs, *operation.outputs)
-            ]
-            match flatbuffer_utils.opcode_to_name(model, operation.opcodeIndex):
-                case "DEQUANTIZE":
-                    _copy_range(*ranges)
-                case "ADD" | "SUB" | "MUL" as name if not _has_activation(operation):
-                    constants = _constants(model, graph.tensors[operation.inputs[1]])
-                    _bound_results(name, ranges[0], constants, ranges[2])
-                case "BATCH_MATMUL":
-                    _center_measured(ranges[1])
-    content: Any = mlir_quantize(bytes(flatbuffer_utils.convert_object_to_bytearray(model)))
-    return write_model(flatbuffer_utils.convert_bytearray_to_object(bytearray(content)))
-
-
-def _has_activation(operation: Any) -> bool:
-    """Returns whether an operation includes an activation function."""
-    return operation.builtinOptions.fusedActivationFunction != 0
-
-
-def _constants(model: Any, tensor: Any) -> np.ndarray | None:
-    """Returns the values of a constant float32 tensor, [size]; None for any other tensor."""
-    data = model.buffers[tensor.buffer].data
-    if data is None or tensor.type != _FLOAT32:
-        return None
-    return np.frombuffer(bytes(data), np.float32)
-
-
-def _bound_results(name: str, values: Any, constants: np.ndarray | None, results: Any) -> None:
-    """Narrows the measured range of an operation's results to the range that is possible.
-
-    The possible range follows from the measured range of `values` and from `constants`, which the
-    operation `name` combines. So the levels of an image stay its levels when pixels are scaled and
-    shifted.
-    """
-    is_measured = all(r is not None and r.min is not None and len(r.min) for r in (values, results))
-    if constants is None or not is_measured:
-        return
-    function = {"ADD": np.add, "SUB": np.subtract, "MUL": np.multiply}[name]
-    ends = function.outer([values.min[0], values.max[0]], constants)
-    results.min = [max(float(results.min[0]), float(ends.min()))]
-    results.max = [min(float(results.max[0]), float(ends.max()))]
-
-
-def _copy_range(integers: Any, floats: Any) -> None:
-    """Sets the range of a float tensor to that of the integer tensor that it dequantizes."""
-    if integers is not None and integers.scale is not None and floats is not None:
-        scale, zero = float(integers.scale[0]), int(integers.zeroPoint[0])
-        floats.min, floats.max = [(-128 - zero) * scale], [(127 - zero) * scale]
-
-
-def _center_measured(floats: Any) -> None:
-    """Makes a measured range symmetric around 0, for the reason that `center_range` gives."""
-    if floats is not None and floats.min is not None and len(floats.min):
-        limits = symmetric_range(max(-float(floats.min[0]), float(floats.max[0])))
-        floats.min, floats.max = [limits.low], [limits.high]
-
-
-class _SharingBuilder(flatbuffers.Builder):
-    """A FlatBuffers builder that stores equal vectors only once."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self._places: dict[tuple[str, bytes], int] = {}
-
-    def CreateNumpyVector(self, x: np.ndarray) -> int:
-        key = (x.dtype.str, x.tobytes())
-        if key not in self._places:
-            self._places[key] = super().CreateNumpyVector(x)
-        return self._places[key]
-
-    def StartVector(self, elemSize: int, numElems: int, alignment: int) -> int:
-        """Starts a vector; byte vectors are aligned, since they may hold elements of more bytes."""
-        return super().StartVector(elemSize, numElems, _ALIGNMENT if elemSize == 1 else alignment)
-
-
-def write_model(model: Any) -> bytes:
-    """Returns the file content of a TensorFlow Lite model, a `ModelT` of its schema.
-
-    Equal vectors are stored only once. This saves space, since an int8 weight has a scale and a
-    64-bit zero point, which is 0, per output. In a small network these are a twelfth of the file
-    that the converter would write.
-    """
-    builder = _SharingBuilder()
-    builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
-    return bytes(builder.Output())

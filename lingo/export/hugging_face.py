@@ -19,10 +19,13 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from lingo.checkpoints.sources.find import find_source
 from lingo.checkpoints.sources.hugging_face import CONFIG
 from lingo.checkpoints.sources.layout import WeightLayout
 from lingo.checkpoints.sources.safetensors import import_safetensors
-from lingo.checkpoints.sources.warm_start import WarmStart
+from lingo.checkpoints.sources.transfer import TensorRead
+from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
+from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.config import registry
 from lingo.config.base import regular_file
 from lingo.config.params import ParamError, Params, fields
@@ -30,7 +33,6 @@ from lingo.config.text import flatten, render
 from lingo.contract import Experiment
 from lingo.data.files import DataError
 from lingo.data.hugging_face_tokenizer import LibraryTokenizer
-from lingo.export.layout import ignored_tensors, layout_config, layout_tensors
 from lingo.layers import path
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.pipeline import Pipeline
@@ -161,7 +163,7 @@ def _convert_layout(
     task = experiment.task
     _check_model(task, layout.task(task).build(), repr(layout.p))
     tensors = layout_tensors(layout, task, arrays) | ignored_tensors(layout, original)
-    return _HubFiles(layout_config(layout, task, original, class_names), tensors)
+    return _HubFiles(_layout_config(layout, task, original, class_names), tensors)
 
 
 def _write(
@@ -303,3 +305,60 @@ def _text(value: Any) -> str:
     if not isinstance(first, Params):
         return repr(value)
     return "" if issubclass(first.cls, Layer) else render(flatten(first)).replace("\n", " ").strip()
+
+
+# ---- networks under the names that another library's files give to their tensors ----------------
+
+
+def layout_tensors(
+    layout: WeightLayout, task: Layer, arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Returns the float32 tensors, by name, from which a layout reads a task's weights and states.
+
+    Args:
+        layout: says which tensor each weight is read from.
+        task: the trained task, with the layout's network.
+        arrays: path of a single layer's weight or state -> array of any shape.
+
+    Raises:
+        ParamError: if the network has a weight that the layout does not know.
+    """
+    parts: dict[str, dict[int, np.ndarray]] = {}  # tensor's name -> {part's index: part}
+    reads: dict[str, TensorRead] = {}
+    for weight, read in layout.reads(weight_shapes(task)).items():
+        parts.setdefault(read.name, {})[read.part[0]] = read.undo(arrays[weight], read.form)
+        reads[read.name] = read
+    return {
+        name: reads[name].join([arrays[i] for i in sorted(arrays)])
+        for name, arrays in parts.items()
+    }
+
+
+def ignored_tensors(layout: WeightLayout, original: Path | None) -> dict[str, np.ndarray]:
+    """Returns the tensors of the original file that no weight is read from, {} without the file.
+
+    They may have any shape. They do not change results, but other programs may look for them.
+    """
+    if original is None:
+        return {}
+    try:
+        source = find_source(original, step=None, averages=False)
+    except UnusableSource:  # it may have been deleted since
+        return {}
+    return {name: source.read(name) for name in source.tensors if layout.is_ignored(name)}
+
+
+def _layout_config(
+    layout: WeightLayout, task: Layer, original: Path | None, class_names: Sequence[str]
+) -> dict[str, Any]:
+    """Returns the content of `config.json` of an export; `original` is the file of the import."""
+    content: Any = {}
+    if original is not None:
+        file = (original if original.is_dir() else original.parent) / CONFIG
+        if file.is_file():
+            try:
+                content = json.loads(file.read_text())
+            except ValueError as error:
+                raise ParamError(f"{file} is not JSON: {error}") from None
+    ours = isinstance(content, dict) and isinstance(content.get("architecture"), str)
+    return layout.config(task, content if ours else {}, class_names)

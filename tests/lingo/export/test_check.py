@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data import ArrayInput
+from lingo.data import ArrayInput, BucketedInput, TextFiles
 from lingo.export import check
 from lingo.export.check import (
     Bound,
@@ -69,6 +69,18 @@ def test_examples_leave_out_padding_and_are_at_most_the_number() -> None:
     whole = read_examples(data)["x"].tolist()
     assert sorted(whole) == [0, 1, 2, 3, 4, 5]
     assert read_examples(data, 3)["x"].tolist() == whole[:3]
+
+
+def test_examples_of_several_lengths_are_as_long_as_the_longest_rows(
+    tmp_path: pathlib.Path,
+) -> None:
+    for name, text in {"a": "a", "b": 9 * "b"}.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    source = TextFiles.params(pattern=f"{tmp_path}/*.txt")
+    data = BucketedInput.params(source=source, boundaries=[4, 16, 32], repeat=False, batch_size=1)
+    examples = read_examples(data.build())
+    assert examples["tokens"].shape == (2, 32)
+    assert sorted((examples["segments"] > 0).sum(axis=1).tolist()) == [2, 10]
 
 
 def test_static_batches_are_filled_up_with_the_first_examples() -> None:

@@ -48,3 +48,28 @@ def test_logits_differ_by_three_levels_at_most(name: str, tmp_path: pathlib.Path
     assert levels.max() <= 3
     if name == "image.lenet.digits_int8":  # the other hardly knows the letters after so few steps
         assert is_same.mean() >= 0.99
+
+
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated.*")
+def test_a_recognizer_reads_the_same_words(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lingo.train(lingo.get("asr.tones.words", "max_steps=120"), tmp_path / "run")
+    model = lingo.load(tmp_path / "run")
+    model.export(tmp_path / "lite", format="tflite", quantize="int8")
+    interpreter = tf.lite.Interpreter(model_path=str(tmp_path / "lite" / "model.tflite"))
+    predict = interpreter.get_signature_runner("predict")
+    shape = predict.get_input_details()["features"]["shape"]
+    data = model.experiment.eval_inputs["heldout"]
+    found: dict[str, list[np.ndarray]] = {"labels": [], "num_labels": []}
+    for step in range(data.num_batches()):
+        batch = data.batch(step)
+        for i in np.flatnonzero(batch["weights"] > 0):
+            features = np.zeros(shape, np.float32)
+            features[0, : batch["features"].shape[1]] = batch["features"][i]
+            answer = predict(features=features, num_frames=batch["num_frames"][i : i + 1])
+            for name, answers in found.items():
+                answers.append(answer[name][0])
+    measures, _ = data.score({name: np.stack(answers) for name, answers in found.items()})
+    assert measures["wer"] < 0.02

@@ -14,7 +14,8 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from lingo import layers
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.export.formats import Export, Format, TfLiteFormat, _refusal, quantize_in_ranges
+from lingo.export.formats import Export, Format, TfLiteFormat, _refusal
+from lingo.export.lite_int8 import convert_to_int8
 from lingo.trainer.trained import Trained
 
 Train = Callable[[str], Trained]
@@ -162,7 +163,7 @@ def test_a_compiler_that_says_nothing_is_told_by_its_class(tmp_path: pathlib.Pat
 def test_another_tensorflow_is_not_a_fault_of_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow.lite.python.convert", None)
     with pytest.raises(ParamError, match="quantize=int8 needs functions that TensorFlow"):
-        quantize_in_ranges(b"")
+        convert_to_int8(None, lambda: iter([]))
 
 
 def test_a_result_without_a_rank(

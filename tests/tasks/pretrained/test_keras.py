@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
-from lingo.export.layout import ignored_tensors, layout_tensors
+from lingo.export.hugging_face import ignored_tensors, layout_tensors
 from tasks.pretrained.architecture import find_architecture
 from tasks.pretrained.layout import ImageLayout
 from tasks.pretrained.read import read_image_model

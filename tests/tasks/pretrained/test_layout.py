@@ -14,7 +14,7 @@ import pytest
 
 from lingo.checkpoints.sources.warm_start import weight_shapes
 from lingo.config.params import ParamError
-from lingo.export.layout import layout_tensors
+from lingo.export.hugging_face import layout_tensors
 from lingo.layers import Layer
 from lingo.layers.context import apply
 from tasks.image.task import ImageClassification

@@ -15,7 +15,7 @@ import pytest
 from tensorflow.lite.tools import flatbuffer_utils
 
 from lingo.config.lazy import tf
-from lingo.export.formats import quantize_in_ranges, write_model
+from lingo.export.lite_int8 import convert_to_int8, write_model
 from lingo.ops.quantization import (
     Range,
     center_range,
@@ -58,6 +58,10 @@ CASES = {
         lambda x: tf.nn.depthwise_conv2d(x, DEPTHWISE, [1, 1, 1, 1], "SAME")
     ),
     "batch product": Case(lambda x: tf.matmul(x, constant(tf.tanh(x), CENTERED), transpose_b=True)),
+    "product of positions": Case(lambda x: tf.einsum("bhwc,cd->bhwd", x, MATRIX)),
+    "product of positions and a bias": Case(
+        lambda x: tf.einsum("bhwc,cd->bhwd", x, MATRIX) + tf.range(5.0)
+    ),
     "sum": Case(lambda x: x + x[:, ::-1]),
     "product": Case(lambda x: x * x[:, ::-1]),
     "relu": Case(tf.nn.relu, INPUT),
@@ -89,6 +93,28 @@ def test_an_operation_differs_by_one_level_at_most(name: str) -> None:
     assert np.abs(found - expected).mean() <= 0.3 * scale
 
 
+def test_a_constant_factor_has_a_symmetric_range() -> None:
+    levels = RNG.integers(-30, 127, size=(6, 8, 5))
+    levels[0, 0, 0] = 127
+    factor = tf.constant(levels / 32, tf.float32)  # 8 bits hold it exactly in a symmetric range
+    values = RNG.uniform(INPUT.low, INPUT.high, size=(16, *SHAPE))
+    examples = [fake_quantize(tf.constant(v, tf.float32), INPUT) for v in values]
+    found = lite(lambda x: tf.matmul(constant(x, INPUT), factor), examples)
+    expected = tf.matmul(tf.stack(examples), factor).numpy()
+    scale = (max(expected.max(), 0) - min(expected.min(), 0)) / 255
+    assert np.abs(found - expected).max() <= 1.01 * scale
+
+
+def test_a_measured_factor_has_a_symmetric_range_after_a_transpose() -> None:
+    examples = [tf.constant(RNG.uniform(0.5, 2.0, size=SHAPE), tf.float32) for _ in range(16)]
+
+    def compute(x: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(constant(x, INPUT), tf.transpose(x * x, [0, 1, 3, 2]))
+
+    found, expected = lite(compute, examples), np.stack([compute(x) for x in examples])
+    assert np.sqrt(np.mean((found - expected) ** 2)) < 0.05 * expected.std()
+
+
 def test_levels_of_an_image_stay_levels_where_it_is_scaled() -> None:
     images = RNG.integers(0, 256, size=(16, *SHAPE))
     images[..., 0], images[..., 1] = 0, 255
@@ -112,10 +138,7 @@ def lite(compute: Callable[[tf.Tensor], tf.Tensor], examples: list[tf.Tensor]) -
     spec = tf.TensorSpec(examples[0].shape, tf.float32)
     function = tf.function(compute).get_concrete_function(spec)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function], tf.Module())
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    converter.representative_dataset = lambda: ([x] for x in examples)
-    converter._experimental_calibrate_only = True
-    content = quantize_in_ranges(converter.convert())
+    content = convert_to_int8(converter, lambda: ([x] for x in examples))
     interpreter = tf.lite.Interpreter(model_content=content)
     interpreter.allocate_tensors()
     (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
