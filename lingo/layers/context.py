@@ -19,13 +19,15 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lingo.config.lazy import tf
+from lingo.layers import path
 from lingo.layers.results import Returned, explain
 from lingo.ops import random
+from lingo.ops.lookup import lookup
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from lingo.layers.layer import Layer
+    from lingo.layers.tree import ParamSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +98,17 @@ class Rules(Protocol):
         ...
 
 
+class TableReads(Protocol):
+    """Collects the rows of sparse tables that a training step looks up."""
+
+    def read(self, where: str, table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the rows, float32 [..., D], of the table at a program path for ids, int32 [...].
+
+        The table is float32 [V, D]. The gradient reaches the rows, but not the table.
+        """
+        ...
+
+
 class Replicas(Protocol):
     """The replicas of a step: each calls all layers on an equal number of the batch's examples."""
 
@@ -139,6 +152,8 @@ class Call:
     # whether quantization's ranges are constants of the graph, for a converter that reads them
     constant_ranges: bool = False
     frozen_weights: Collection[str] = frozenset()  # program paths of weights that no step changes
+    # collects the rows that the call looks up in sparse tables; None: their gradients are dense
+    table_reads: TableReads | None = None
     # program paths of weights that a loop over layers gets, but does not use; derived contexts
     # share the set
     unused_weights: set[str] = dataclasses.field(default_factory=set)
@@ -230,6 +245,35 @@ def apply(
             if (explained := explain(error, layer, context)) is not error:
                 raise explained from error
             raise
+
+
+def read(kind: str, where: str, spec: ParamSpec) -> tf.Tensor:
+    """Returns a declared tensor, [*spec.shape] in its dtype, as layers read it.
+
+    `kind` is "weights", "state" or "caches"; `where` is its program path.
+    """
+    call = current()
+    values = getattr(call, kind)
+    if where not in values:
+        raise KeyError(f"{where}: the call context has no such entry among its {kind}")
+    value = values[where]
+    if value.dtype == tf.int8 and kind == "weights":
+        value = tf.cast(value, tf.float32) * values[path.scale_of(where)]
+    value = tf.cast(value, spec.dtype)
+    if kind != "weights" or call.rules is None:
+        return value
+    return call.rules.weight(value, call.mapped_axes + spec.axes)
+
+
+def look_up(where: str, spec: ParamSpec, ids: tf.Tensor) -> tf.Tensor:
+    """Returns the rows of the weight at a program path; see `Layer.look_up`."""
+    call = current()
+    if not spec.sparse or call.table_reads is None:
+        return lookup(read("weights", where, spec), ids)
+    table = call.weights[where]
+    if call.rules is not None:
+        table = call.rules.weight(table, call.mapped_axes + spec.axes)
+    return tf.cast(call.table_reads.read(where, table, ids), spec.dtype)
 
 
 def annotate(x: tf.Tensor, *axes: str | None) -> tf.Tensor:

@@ -88,12 +88,15 @@ class EmbeddingTables(Layer):
     num_groups: int | None = None  # number of groups of whole tables; None: tables are not packed
     # tables with fewer rows than this are copied to every device; only if num_groups is None
     whole_below: int = 0
+    # a step updates only the rows that it looked up of tables with at least this many rows; None:
+    # it updates all rows of all tables
+    sparse_from: int | None = None
     init: Initializer = FanIn.params(scale=1 / 3)  # of the tables; the fan-in is V
 
     def check(self) -> None:
         p = self.p
         ranges.check_positive(p, "vocab_sizes", "dim", "num_groups")
-        ranges.check_not_negative(p, "whole_below")
+        ranges.check_not_negative(p, "whole_below", "sparse_from")
         if not p.vocab_sizes:
             raise ParamError("vocab_sizes=() has no table: give the number of rows of each table")
         if p.num_groups is not None and p.whole_below:
@@ -108,11 +111,18 @@ class EmbeddingTables(Layer):
             self._packing = packing = pack_tables(p.vocab_sizes, num_groups=p.num_groups)
             values = _PackedValues(init, p.vocab_sizes, packing.first_rows)
             shape = [packing.num_rows, p.dim]
-            self.tables = self.weight("tables", shape, axes=("vocab", "embed"), init=values)
+            self.tables = self.weight(
+                "tables",
+                shape,
+                axes=("vocab", "embed"),
+                init=values,
+                sparse=self._is_sparse(packing.num_rows),
+            )
             return
         for i, size in enumerate(p.vocab_sizes):
-            rows = "vocab" if size >= p.whole_below else None
-            self.weight(_table_name(i), [size, p.dim], axes=(rows, "embed"), init=init)
+            rows, sparse = "vocab" if size >= p.whole_below else None, self._is_sparse(size)
+            axes = (rows, "embed")
+            self.weight(_table_name(i), [size, p.dim], axes=axes, init=init, sparse=sparse)
 
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns one vector per table, [B, T, D], in the layer's dtype.
@@ -120,15 +130,19 @@ class EmbeddingTables(Layer):
         ids: int32 [B, T], an index of a row in each table, at least 0 and below the table's V.
         """
         if self.p.num_groups is not None:
-            vectors = lookup(self.tables, ids + tf.constant(self._packing.first_rows, ids.dtype))
+            rows = ids + tf.constant(self._packing.first_rows, ids.dtype)
+            vectors = self.look_up("tables", rows)
         else:
-            tables = [getattr(self, _table_name(i)) for i in range(len(self.p.vocab_sizes))]
-            vectors = tf.stack([lookup(table, ids[:, i]) for i, table in enumerate(tables)], 1)
+            names = [_table_name(i) for i in range(len(self.p.vocab_sizes))]
+            vectors = tf.stack([self.look_up(name, ids[:, i]) for i, name in enumerate(names)], 1)
         return annotate(vectors, "batch", None, "embed")
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         size = call.shape[0], len(self.p.vocab_sizes), self.p.dim
         return [Residual(1, size, ("batch", None, "embed"))]
+
+    def _is_sparse(self, num_rows: int) -> bool:
+        return self.p.sparse_from is not None and num_rows >= self.p.sparse_from
 
 
 class Packing(NamedTuple):

@@ -121,6 +121,7 @@ class Layer(LayerTree, Configurable, interface=True):
         init: InitialValue | None = None,
         fan_in: int | None = None,
         dtype: Dtype | None = None,
+        sparse: bool = False,
     ) -> Any:
         """Declares a trained tensor; assign the result to the attribute of the same name.
 
@@ -131,8 +132,14 @@ class Layer(LayerTree, Configurable, interface=True):
             init: distribution of the initial value; None: `FanIn`.
             fan_in: number of inputs that each output sums; None: the size of the first dim.
             dtype: dtype in which `self.<name>` is read; None: the layer's.
+            sparse: whether a training step updates only the rows that its batch looks up. Training
+                then reads the tensor, [V, D], by `look_up` alone.
         """
-        return self._declare("weights", name, shape, axes, init or FAN_IN, fan_in, dtype)
+        spec = self._declare("weights", name, shape, axes, init or FAN_IN, fan_in, dtype)
+        if sparse and len(shape) != 2:
+            raise ParamError(f"{name}: sparse=True is for a table, [V, D], not for {tuple(shape)}")
+        spec = self._weights[name] = spec._replace(sparse=sparse)
+        return spec
 
     def state(
         self,
@@ -202,6 +209,17 @@ class Layer(LayerTree, Configurable, interface=True):
             values[product] = getattr(self, product)
         change = context.current().operands.get(path.join(self.path, product))
         return list(values.values()) if change is None else change(values)
+
+    def look_up(self, name: str, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the rows of a weight, a table [V, D], for ids: [..., D], in the weight's dtype.
+
+        ids: int32 [...], each in 0..V-1.
+
+        In a training step, the gradient of a weight declared with `sparse` consists of the rows
+        that the step looked up, and the step updates no others. Raises ParamError if such rows are
+        looked up in a loop over layers or in a layer that is recomputed.
+        """
+        return context.look_up(path.join(self.path, name), self._weights[name], ids)
 
     def result_scale(self, product: str) -> tf.Tensor | None:
         """Returns the scale of a product's integer results, float32 [channels], or None.
@@ -377,18 +395,7 @@ class Layer(LayerTree, Configurable, interface=True):
         return spec
 
     def _read(self, kind: str, spec: ParamSpec) -> tf.Tensor:
-        call = context.current()
-        values = getattr(call, kind)
-        where = path.join(self.path, spec.path)
-        if where not in values:
-            raise KeyError(f"{where}: the call context has no such entry among its {kind}")
-        value = values[where]
-        if value.dtype == tf.int8 and kind == "weights":
-            value = tf.cast(value, tf.float32) * values[path.scale_of(where)]
-        value = tf.cast(value, spec.dtype)
-        if kind != "weights" or call.rules is None:
-            return value
-        return call.rules.weight(value, call.mapped_axes + spec.axes)
+        return context.read(kind, path.join(self.path, spec.path), spec)
 
 
 def _refuse_other_names(cls: type[Layer]) -> None:

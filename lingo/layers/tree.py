@@ -39,6 +39,7 @@ class ParamSpec(NamedTuple):
     per_position: bool = False  # whether a cache has an entry of this shape for each position
     position_axis: int = 0  # index in `shape` before which the axis of positions is inserted
     shown: bool = False  # whether TensorBoard shows a moving statistic over time
+    sparse: bool = False  # whether a step updates only the rows of a table that it looked up
 
     @property
     def program_shape(self) -> tuple[int, ...]:

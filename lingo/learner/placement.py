@@ -39,6 +39,13 @@ class Placement:
         """Returns the structure `sums` with each tensor summed over replicas, the same on each."""
         return sums
 
+    def join_examples(self, values: Any) -> Any:
+        """Returns the structure `values`, with tensors [N, ...], with those of all devices joined.
+
+        N counts something for each of a device's own examples. The same on each device.
+        """
+        return values
+
     def compute(self, function: Callable[[], T]) -> T:
         """Returns `function()`, which calls no `total`: a runtime may compile it."""
         return function()

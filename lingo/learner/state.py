@@ -177,6 +177,13 @@ class Learner(NamedTuple):
         """Raises ParamError if the optimizer or the task's phases do not suit the weights."""
         weights = list(self.weights().values())
         self.optimizer.check_weights(weights)
+        sparse = [weight.path for weight in weights if weight.sparse]
+        if sparse and (parts := self.accumulation_steps) > 1:
+            raise ParamError(
+                f"{sparse[0]} is a sparse table: accumulation_steps={parts} adds up whole gradients"
+                " over parts of a batch. Take accumulation_steps=1, or declare the table without"
+                " sparse (EmbeddingTables.sparse_from=None)"
+            )
         phases = self.task.phases()
         trained = {
             name: is_trained
@@ -216,7 +223,9 @@ def _weights(task: Task) -> dict[str, Weight]:
     weights = {}
     for where, spec in task.weights().items():
         names, shape, num = tuple(path.names(where)), spec.program_shape, spec.num_stacked
-        weights[where] = Weight(where, names, shape, num, fan_in=spec.fan_in, dims=spec.axes)
+        weights[where] = Weight(
+            where, names, shape, num, fan_in=spec.fan_in, dims=spec.axes, sparse=spec.sparse
+        )
     return weights
 
 

@@ -29,6 +29,7 @@ from lingo.layers.hidden_state import refuse_hidden_state
 from lingo.learner import finite, loss_scale
 from lingo.learner.placement import ONE_DEVICE, Placement
 from lingo.learner.state import Learner, TrainState, map_shapes
+from lingo.learner.table_rows import RecordedReads
 from lingo.learner.task import (
     LOSS,
     Batch,
@@ -74,10 +75,17 @@ def _train_task(
     after, reports = state, []
     for own in learner.in_turn():
         before = after._replace(step=state.step)
-        sums = place.total(batch_sums(own, before, batch, denominators, place))
+        sums = _total_sums(batch_sums(own, before, batch, denominators, place), place)
         after, report = _update(own, before, sums, place)
         reports.append(report)
     return after, join_reports(reports)
+
+
+def _total_sums(sums: Mapping[str, Any], place: Placement) -> dict[str, Any]:
+    """Returns the results of `batch_sums` over all replicas: totals, and all lookups of tables."""
+    sums = dict(sums)
+    row_gradients = place.join_examples(sums.pop("row_gradients"))
+    return {**place.total(sums), "row_gradients": row_gradients}
 
 
 def _update(
@@ -199,7 +207,9 @@ def local_sums(
         moved: program paths of the weights whose gradients are wanted; None: all.
 
     Returns:
-        `gradients` of `losses["total"]`: program path -> float32 of the weight's shape;
+        `gradients` of `losses["total"]`: program path -> float32 of the weight's shape, without
+            sparse tables;
+        `row_gradients`: program path of a sparse table -> `RowGradients` of its lookups;
         `losses`: term -> float32 scalar, see `normalize_losses`;
         `batch_statistics`: program path of a state -> {"sum": float32 [*stacked axes, ...],
             "weight": float32 [*stacked axes]};
@@ -222,13 +232,18 @@ def local_sums(
     sources = {k: v for k, v in weights.items() if moved is None or k in moved}
     with tf.name_scope("local"), tf.GradientTape() as tape:
         tape.watch(sources)
+        call["table_reads"] = reads = RecordedReads(tape)
         method = "loss" if phase is None else task.phases()[phase].loss
         sums, sides = context.apply(task, weights, CheckedBatch(batch), method=method, call=call)
         check_losses(task, sums, method=method)
         losses = normalize_losses(task, sums, sides.losses, denominators, phase=phase)
         scale = state.get(loss_scale.SCALE)
         target = losses["total"] if scale is None else losses["total"] * scale
-    gradients = tape.gradient(target, sources)
+    reads.is_complete = True
+    found: Any = tape.gradient(target, (sources, reads.rows))
+    gradients, row_gradients = found
+    row_gradients = reads.gradients(row_gradients, gradients)
+    gradients = {where: g for where, g in gradients.items() if where not in row_gradients}
     unused.update(where for where, gradient in gradients.items() if gradient is None)
     if untrained := unused.difference(frozen):
         raise untrained_error(task, min(untrained))
@@ -238,8 +253,10 @@ def local_sums(
     }
     if scale is not None:
         gradients = {where: gradient / scale for where, gradient in gradients.items()}
+        row_gradients = {where: g.divide(scale) for where, g in row_gradients.items()}
     return {
         "gradients": gradients,
+        "row_gradients": row_gradients,
         "losses": losses,
         "batch_statistics": sides.batch_statistics,
         "metrics": sides.metrics,

@@ -12,6 +12,7 @@ from lingo.learner import finite, loss_scale, part_count, rate_factor
 from lingo.learner.phase import count_path
 from lingo.learner.placement import ONE_DEVICE, Placement
 from lingo.learner.state import EMA, Learner, Slots, TrainState
+from lingo.learner.table_rows import UniqueRows, unique_rows
 from lingo.metrics.metric import add_states
 from lingo.optim.optimizer import Update, Weight, select
 
@@ -44,13 +45,14 @@ def update(
     kept = {where: state.weights[where] for where in weights}
     before = kept if place.keeps_parts else place.shard_for_update(kept)
     slots = {where: state.slots[where] for where in learner.slots()}
-    gradients = place.shard_for_update(sums["gradients"])
+    tables, row_gradients = unique_rows(sums["row_gradients"])
+    gradients = place.shard_for_update(sums["gradients"]) | row_gradients
     gradients = _zero_frozen(learner, gradients, place)
     squares = place.total_of_parts(finite.square_sums(weights, gradients))
     grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(layers) for layers in squares.values()]))
     clipped = learner.optimizer.clip(weights, gradients, grad_norm)
     rates = rate_factor.lower_rates(state.state, learner.optimizer.rates(state.step))
-    moved = _apply_gradients(learner, weights, before, state, clipped, rates, place)
+    moved = _apply_gradients(learner, weights, before, state, clipped, rates, place, tables)
     new = _average_statistics(learner, state, moved, sums["batch_statistics"], place)
     check = finite.check_finite(
         learner, sums=sums, squares=squares, norm=grad_norm, new=new, total=place.total_of_parts
@@ -58,7 +60,7 @@ def update(
     due = sums["due"] > 0 if "due" in sums else None
     applied = check.is_finite if due is None else check.is_finite & due
     old = (before if place.gathers_weights else kept, slots, state.state)
-    weights, slots, states = place.select(applied, new, old)
+    weights, slots, states = _select(applied, new, old, tables, place)
     states = {**states, **_count_step(learner, state, tf.math.is_finite(grad_norm), due)}
     after = TrainState(
         state.step + 1, {**state.weights, **weights}, {**state.slots, **slots}, states
@@ -166,15 +168,21 @@ def _apply_gradients(
     gradients: Mapping[str, Any],
     rates: Mapping[str, Any],
     place: Placement,
+    tables: Mapping[str, UniqueRows],
 ) -> tuple[dict[str, Any], Slots]:
-    """Returns all weights and slots after the update; `before` are the weights to be updated."""
+    """Returns all weights and slots after the update; `before` are the weights to be updated.
+
+    Of the sparse tables and their slots, it returns only the rows in `tables`.
+    """
     optimizer, ema_rate = learner.optimizer, learner.optimizer.ema_rate(state.step)
     slots, after = place.slots_for_update(state.slots), {}
     slots_after = dict(slots)
     for where, weight in weights.items():
         old = {k: v for k, v in slots[where].items() if k != EMA}
-        num = learner.count_updates(where, state)
-        update = Update(weight, before[where], gradients[where], old, num, rates)
+        num, value = learner.count_updates(where, state), before[where]
+        if where in tables:
+            value, old = tf.nest.map_structure(tables[where].read, (value, old))
+        update = Update(weight, value, gradients[where], old, num, rates)
         new = optimizer.update(update)
         after[where], kept = new.value, dict(new.slots)
         if ema_rate is not None:
@@ -187,7 +195,31 @@ def _apply_gradients(
             }
         slots_after[where] = kept
     stored = place.slots_for_storage(slots_after)
-    return place.shard_for_storage(after), {where: stored[where] for where in weights}
+    whole = place.shard_for_storage({k: v for k, v in after.items() if k not in tables})
+    return {k: whole.get(k, v) for k, v in after.items()}, {k: stored[k] for k in weights}
+
+
+def _select(
+    applied: tf.Tensor, new: Any, old: Any, tables: Mapping[str, UniqueRows], place: Placement
+) -> Any:
+    """Returns the weights, slots and states of `new` if `applied`, a bool scalar, else of `old`.
+
+    `new` has the rows in `tables` of sparse tables and their slots. A choice between two whole
+    tables would copy one: rows are chosen, and then written.
+    """
+
+    def without_tables(parts: Any) -> Any:
+        return tuple({k: v for k, v in part.items() if k not in tables} for part in parts)
+
+    selected = place.select(applied, without_tables(new), without_tables(old))
+    for where, rows in tables.items():
+
+        def write(table: tf.Tensor, changed: tf.Tensor, rows: UniqueRows = rows) -> tf.Tensor:
+            return rows.write(table, tf.where(applied, changed, rows.read(table)))
+
+        for part, before, after in zip(selected[:2], old[:2], new[:2], strict=True):
+            part[where] = tf.nest.map_structure(write, before[where], after[where])
+    return selected
 
 
 def _average_statistics(

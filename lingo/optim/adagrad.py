@@ -14,6 +14,7 @@ class Adagrad(Optimizer):
     epsilon: float = 1e-7  # added to the sum of squares, under the root
 
     takes_rows = True
+    skips_zeros = True
 
     def check(self) -> None:
         super().check()

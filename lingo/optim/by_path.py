@@ -38,6 +38,7 @@ class Frozen(Optimizer):
     learning_rate: float = 0.0  # has no effect
 
     takes_rows = True
+    skips_zeros = True
 
     def update(self, update: Update) -> UpdatedWeight:
         return UpdatedWeight(update.value, {})
@@ -96,6 +97,11 @@ class ByPath(Optimizer):
     def updates_rows(self) -> bool:
         return all(group.updates_rows() for group in self.groups.values())
 
+    def dense_reason(self, weight: Weight) -> str | None:
+        if self.keeps_averages:
+            return super().dense_reason(weight)
+        return self.groups[self._group(weight.names[0])].dense_reason(weight)
+
     def rates(self, step: Any) -> dict[str, Any]:
         xp = np if isinstance(step, (int, np.integer, np.ndarray)) else tf
         own = {pattern: group.rates(step) for pattern, group in self.groups.items()}
@@ -147,6 +153,7 @@ class ByPath(Optimizer):
             check_used(list(self.groups), names)
         for weight in weights:
             self.slots(weight)
+            self.check_sparse(weight)
         for pattern, group in self.groups.items():
             group.check_weights(
                 weight._replace(names=names)

@@ -49,6 +49,9 @@ class Weight(NamedTuple):
     row_columns: RowColumns | None = None
     fan_in: int | None = None  # number of inputs that each output of the layer sums, if known
     dims: tuple[str | None, ...] = ()  # logical axis of each axis of one weight, if known
+    # Whether it is a table, [V, D], of which a step updates only the rows that its batch looked up.
+    # Then the update's tensors are these rows, [N, D], and `shape` still describes the whole table.
+    sparse: bool = False
 
     @property
     def stack_shape(self) -> tuple[int, ...]:
@@ -146,6 +149,12 @@ class Optimizer(Configurable, interface=True):
     compute something else, so they do not inherit it. If False, weights keep their own shape.
     """
 
+    skips_zeros: ClassVar[bool] = False
+    """Whether `move` leaves an element whose gradient is 0 as it is, and its slots. Then rows of
+    sparse tables (`Weight.sparse`) that a step did not look up need no update. Subclasses do not
+    inherit it.
+    """
+
     def check(self) -> None:
         ranges.check_finite(self.p)
         ranges.check_not_negative(
@@ -238,6 +247,16 @@ class Optimizer(Configurable, interface=True):
         """Returns whether weights in rows are updated correctly: this class's own `takes_rows`."""
         return vars(type(self)).get("takes_rows", False)
 
+    def dense_reason(self, weight: Weight) -> str | None:
+        """Returns why a step moves elements of a weight whose gradient is 0; None: it does not."""
+        if self.keeps_averages:
+            return "ema_decay and average_steps average every row"
+        if any(self._decays(weight, name) for name in weight.names):
+            return f"weight_decay={self.p.weight_decay} shrinks every row"
+        if not vars(type(self)).get("skips_zeros", False):
+            return f"{type(self).__name__} does not say skips_zeros = True, as Sgd and Adagrad do"
+        return None
+
     def slots(self, weight: Weight) -> dict[str, Slot]:
         """Returns the slots of a weight, {name: Slot}."""
         del weight
@@ -321,7 +340,17 @@ class Optimizer(Configurable, interface=True):
             if not (isinstance(slots, dict) and all(isinstance(s, Slot) for s in slots.values())):
                 where = f"{definition_line(type(self).slots)}: {type(self).__name__}.slots"
                 raise ParamError(f"{where} returned {slots!r:.60}: it returns {{name: Slot}}")
+            self.check_sparse(weight)
         check_used(self.p.no_decay, [name for weight in weights for name in weight.names])
+
+    def check_sparse(self, weight: Weight) -> None:
+        """Raises ParamError if a weight is a sparse table, but a step has to move all its rows."""
+        if weight.sparse and (reason := self.dense_reason(weight)) is not None:
+            raise ParamError(
+                f"{weight.path} is a sparse table, of which a step updates only the rows that it"
+                f" looked up, but {reason}: change the optimizer, or declare the table without"
+                " sparse (EmbeddingTables.sparse_from=None)"
+            )
 
     def _decays(self, weight: Weight, name: str) -> bool:
         """Returns whether the weight `name`, one of a tensor's weights, decays."""

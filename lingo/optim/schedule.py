@@ -200,15 +200,19 @@ class Exponential(Schedule):
     array([1.  , 0.5 , 0.25], dtype=float32)
     """
 
-    num_steps: int  # steps per multiplication by decay_rate
+    num_steps: float  # steps per multiplication by decay_rate, perhaps not a whole number
     decay_rate: float  # the multiplier
-    staircase: bool = False  # all at once, at multiples of num_steps
+    staircase: bool = False  # all at once, at the first step from each multiple of num_steps on
 
     POSITIVE = ("num_steps", "decay_rate")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         p = self.p
-        times = whole_periods(step, p.num_steps, xp) if p.staircase else step / p.num_steps
+        times = step / p.num_steps
+        if p.staircase and float(p.num_steps).is_integer():
+            times = whole_periods(step, int(p.num_steps), xp)
+        elif p.staircase:
+            times = xp.floor(times)
         return p.decay_rate**times
 
 

@@ -23,6 +23,7 @@ class Sgd(Optimizer):
     accumulate: Literal["gradients", "updates"] = "gradients"  # what the slot sums
 
     takes_rows = True
+    skips_zeros = True
 
     def check(self) -> None:
         super().check()
@@ -30,6 +31,11 @@ class Sgd(Optimizer):
         for name, plain in (("nesterov", False), ("accumulate", "gradients")):
             if getattr(self.p, name) != plain and not self.p.momentum:
                 raise ParamError(f"{name}={getattr(self.p, name)!r} needs a momentum, which is 0")
+
+    def dense_reason(self, weight: Weight) -> str | None:
+        if self.p.momentum:
+            return f"momentum={self.p.momentum} goes on moving rows without a gradient"
+        return super().dense_reason(weight)
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
         return {"momentum": Slot(weight.shape, 0.0, weight.names)} if self.p.momentum else {}

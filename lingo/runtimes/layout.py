@@ -171,6 +171,23 @@ def _complete(
     )
 
 
+def check_sparse(learner: Learner, layout: Layout | None) -> None:
+    """Raises ParamError if a layout cuts the update of a sparse table further than the table."""
+    for where, weight in learner.weights().items():
+        if (
+            weight.sparse
+            and layout
+            and not layout.rest[where] == layout.read[where] == (layout.update[where])
+        ):
+            raise ParamError(
+                f"runtime: {where} is a sparse table, of which each device updates the looked-up"
+                " rows that it has; shard_update=True would cut it further for its update: split"
+                " its rows over these devices (weight_rules={'vocab': ['data']} of a Mesh), leave"
+                " shard_update out, or declare the table without sparse",
+                "runtime",
+            )
+
+
 def check_gather_dtype(dtype: GatherDtype, *, shard_update: bool) -> None:
     """Raises ParamError if `gather_dtype` is set on a runtime that gathers no weights."""
     if dtype != "float32" and not shard_update:
@@ -191,8 +208,11 @@ def bytes_per_device(learner: Learner, layout: Layout) -> dict[str, DeviceBytes]
 
     Weights count with their split between steps, gradients with their split after the sum over
     devices. Before the sum, gradients of a device's own examples are as large as the read weights.
+    Sparse tables have no gradients of their size, so they do not count.
     """
-    shapes = {where: weight.shape for where, weight in learner.weights().items()}
+    weights = learner.weights()
+    shapes = {where: weight.shape for where, weight in weights.items()}
+    gradients = {k: split for k, split in layout.gradients.items() if not weights[k].sparse}
     slots = {
         (k, n): slot.shape for k, slots in learner.slots().items() for n, slot in slots.items()
     }
@@ -201,7 +221,7 @@ def bytes_per_device(learner: Learner, layout: Layout) -> dict[str, DeviceBytes]
     return {
         "weights": _count_bytes(((shapes[k], split) for k, split in layout.rest.items()), mesh),
         "slots": _count_bytes(((slots[k], layout.slots[k[0]][k[1]]) for k in slots), mesh),
-        "gradients": _count_bytes(((shapes[k], s) for k, s in layout.gradients.items()), mesh),
+        "gradients": _count_bytes(((shapes[k], s) for k, s in gradients.items()), mesh),
         "statistics": _count_bytes(((states[k], split) for k, split in layout.state.items()), mesh),
     }
 

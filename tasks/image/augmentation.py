@@ -17,6 +17,7 @@ import numpy as np
 from lingo.ops import random
 from lingo.ops.image import (
     EFFICIENTNET_OPS,
+    auto_augment,
     center_crop,
     color_jitter,
     flip,
@@ -43,9 +44,10 @@ def train_example(
     num_ops: int = 0,
     magnitude: float = 10.0,
     ops: Sequence[str] = EFFICIENTNET_OPS,
+    auto: bool = False,
     erasing_rate: float = 0.0,
 ) -> dict[str, np.ndarray]:
-    """Crops an image at random; then flips, jitters, RandAugments and erases as the arguments say.
+    """Crops an image at random; then flips, jitters, augments and erases as the arguments say.
 
     Args:
         example: {name: array}.
@@ -61,6 +63,7 @@ def train_example(
         num_ops: operations of RandAugment; 0: none.
         magnitude: strength of these operations, usually 5..30.
         ops: names of the operations to choose from.
+        auto: whether AutoAugment's policy `v0` is applied.
         erasing_rate: probability that a rectangle is replaced by noise.
 
     Returns:
@@ -78,6 +81,8 @@ def train_example(
     if jitter:
         amounts = {"brightness": jitter, "contrast": jitter, "saturation": jitter}
         image = color_jitter(image, key, **amounts, hue=jitter / 4)
+    if auto:
+        image = auto_augment(image, key)
     if num_ops:
         image = rand_augment(image, key, num_ops=num_ops, magnitude=magnitude, ops=ops)
     if erasing_rate:

@@ -39,14 +39,36 @@ def rates(name: str, steps: list[int]) -> np.ndarray:
             [0.1, 1.651985, 3.2, 3.2, 0.32, 0.032, 0.0032],
         ),
         (
-            "image.efficientnet.b0",  # 312.79 steps an epoch: 1,563 and then 750
-            [0, 1563, 2312, 2313, 3063],
-            [0.0, 0.256, 0.256, 0.256 * 0.97, 0.256 * 0.97**2],
+            "image.efficientnet.b0",  # 312.79 steps an epoch: 1,563, and stairs of 750.68 from 0 on
+            [0, 781, 1562, 1563, 2252, 2253, 109_474],
+            [
+                *[0.256 * n / 1563 for n in (0, 781, 1562)],
+                *[0.256 * 0.97**n for n in (2, 2, 3, 145)],
+            ],
         ),
         (
-            'image.efficientnet.b0(optimizer="lars", batch_size=16384)',  # 78.2: 3,909 of 27,368
+            'image.efficientnet.b5_pod(optimizer="rmsprop")',  # 19.55: 97, and stairs of 46.92
+            [0, 96, 97, 140, 141],
+            [0.0, 4.096 * 96 / 97, *[4.096 * 0.97**n for n in (2, 2, 3)]],
+        ),
+        (
+            "image.efficientnet.b2_pod(batch_size=16384)",  # 78.2: 3,909 of 27,368
             [0, 3909, 15_639, 27_369],
-            [0.0, 15.0, 0.1 + 14.9 * 0.25, 0.1],
+            [0.0, 15.104, 0.1 + 15.004 * 0.25, 0.1],
+        ),
+        (
+            "image.efficientnet.b2_pod",  # 39.1: 1,954 of 13,684
+            [0, 977, 1954, 13_685],
+            [0.0, 7.552, 15.104, 0.1],
+        ),
+        (
+            "image.efficientnet.b5_pod",  # 19.55: 840 of 6,842; half way after 3,001.5 more
+            [0, 420, 840, 3841, 3842, 6843],
+            [
+                *[0.0, 10.368, 20.736],
+                *[0.1 + 20.636 * ((6003 - n) / 6003) ** 2 for n in (3001, 3002)],
+                0.1,
+            ],
         ),
         (
             "image.ssd.r34",  # 57.26 steps an epoch: 1,145 of warm-up, drops after 3,206 and 4,007
@@ -147,3 +169,12 @@ def test_efficientnet_evaluates_the_average_of_its_weights() -> None:
 def test_efficientnet_evaluates_all_but_32_pixels_of_an_image() -> None:
     params = efficientnet.b1(folder="/none")
     assert params.eval_inputs["heldout"].view.side == pytest.approx(240 / 272)
+
+
+def test_pods_train_in_bfloat16_on_parts_of_a_batch_that_fit() -> None:
+    params = lingo.get("image.efficientnet.b5_pod(folder='/none')")
+    assert params.task.dtype == "bfloat16"
+    images = params.train_input.batch_size // params.runtime.data // params.accumulation_steps
+    assert (images, params.runtime.shard_update) == (8, True)
+    assert {norm.statistics_over for norm in params.all(BatchNorm)} == {64}
+    assert params.train_input.augment_arguments["auto"]

@@ -31,6 +31,8 @@ PUBLISHED = {
     "image.efficientnet.b5": (30_389_784, 10.266),
     "image.efficientnet.b6": (43_040_704, 19.068),
     "image.efficientnet.b7": (66_347_960, 37.746),
+    "image.efficientnet.b2_pod": (9_109_994, None),
+    "image.efficientnet.b5_pod": (30_389_784, 10.266),
     "image.vit.s16": (22_122_472, None),
     f"image.vit.b16({VIT})": (86_567_656 - 768, 17.564),  # theirs: a position of the token, too
     f"image.vit.l16({VIT})": (304_326_632 - 1024, 61.555),

@@ -216,7 +216,8 @@ class Estimator:
             )
             busy += time * one.number * one.passes
             idle += time * one.number * one.passes * (one.idle_factor - 1)
-        moved = 2 * (state.bytes["weights"] + state.bytes["slots"]) + state.bytes["gradients"]
+        written = state.bytes["weights"] + state.bytes["slots"] - state.sparse_bytes
+        moved = 2 * written + state.bytes["gradients"]
         seconds = {
             "arithmetic": busy,
             "bubble": idle,
@@ -247,7 +248,7 @@ class Estimator:
             ),
             self._loop(candidate, state),
             gradients=state.bytes["gradients"],
-            new_state=state.bytes["weights"] + state.bytes["slots"],
+            new_state=state.bytes["weights"] + state.bytes["slots"] - state.sparse_bytes,
             gathered=gathered + state.gathered_bytes,
             is_accumulated=parts > 1,
         )

@@ -50,7 +50,7 @@ from lingo.learner.state import FLOAT_BYTES, Learner
 from lingo.mesh.rules import Rules
 from lingo.mesh.split import Split
 from lingo.mesh.topology import Topology
-from lingo.runtimes.layout import batch_axes, bytes_per_device, layout
+from lingo.runtimes.layout import Layout, batch_axes, bytes_per_device, layout
 
 # ---- state ---------------------------------------------------------------------------------------
 
@@ -63,6 +63,7 @@ class StatePart(NamedTuple):
     """A device's part of the training state, and the exchanges of weights and gradients."""
 
     bytes: dict[str, int]  # "weights", "slots", "gradients" or "statistics" -> bytes
+    sparse_bytes: int  # of sparse tables and their slots: a step moves only a few of their rows
     gathered_bytes: float  # bytes of gathered weights outside loops, kept until the backward pass
     stack_bytes: float  # bytes of weights that loops over layers read, in the computation's dtype
     stack_gathered_bytes: float  # bytes, after gathering, of weights that loops gather
@@ -122,6 +123,7 @@ def state_part(
     sizes = {kind: size.per_device for kind, size in bytes_per_device(learner, splits).items()}
     return StatePart(
         sizes,
+        sparse_bytes=_sparse_bytes(learner, splits),
         gathered_bytes=whole_bytes,
         stack_bytes=stack_bytes,
         stack_gathered_bytes=stack_whole_bytes,
@@ -133,6 +135,19 @@ def state_part(
         other_uses=tuple(one.combine(combined_bytes) for one in others),
         updates=tuple(one.combine(combined_bytes) for one in updates),
     )
+
+
+def _sparse_bytes(learner: Learner, splits: Layout) -> int:
+    """Returns the bytes of a device's parts of sparse tables and of their slots."""
+    size = 0
+    for where, weight in learner.weights().items():
+        if weight.sparse:
+            slots = learner.optimizer.slots(weight)
+            sizes = [
+                splits.slots[where][k].part_size(s.shape, splits.mesh) for k, s in slots.items()
+            ]
+            size += splits.rest[where].part_size(weight.shape, splits.mesh) + sum(sizes)
+    return FLOAT_BYTES * size
 
 
 def _num_uses(purpose: Purpose) -> int:
@@ -157,12 +172,13 @@ def _weight(
     size = rest.part_size(spec.program_shape, mesh)
     return _Weight(
         size,
-        read_bytes=size * mesh.size(gathered) * ITEM_BYTES[spec.dtype],
+        read_bytes=0.0 if spec.sparse else size * mesh.size(gathered) * ITEM_BYTES[spec.dtype],
         num_layers=math.prod(stacked.values()) / mesh.size(["stage"]) if stacked else 1,
         is_stacked=bool(stacked),
         num_gradients=num_gradients,
-        gathered=gathered,
-        summed=(batch | positions) - rest.used_axes(),
+        # of sparse tables, devices exchange a few rows, which count as activations
+        gathered=set() if spec.sparse else gathered,
+        summed=set() if spec.sparse else (batch | positions) - rest.used_axes(),
     )
 
 

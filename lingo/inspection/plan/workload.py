@@ -303,7 +303,7 @@ class _LayerWalk:
 
     def _unit(self, layer: Layer, place: _LayerContext) -> Unit | None:
         """Returns the unit that a layer belongs to; None if it has no own products or weights."""
-        weights = [spec for spec in layer.declarations() if spec.decay is None]
+        weights = [s for s in layer.declarations() if s.decay is None and not s.sparse]
         shape, flops, _ = self._call(layer, place)
         if not shape or isinstance(layer, Wrapper) or not (weights or flops):
             return None

@@ -28,7 +28,13 @@ from lingo.ops.image.level import (
     solarize_add,
 )
 from lingo.ops.image.mixing import LabelledBatch, cutmix, mixup
-from lingo.ops.image.policy import EFFICIENTNET_OPS, PAPER_OPS, rand_augment
+from lingo.ops.image.policy import (
+    AUTO_AUGMENT_V0,
+    EFFICIENTNET_OPS,
+    PAPER_OPS,
+    auto_augment,
+    rand_augment,
+)
 from lingo.ops.image.warp import (
     resize,
     resize_short_side,
@@ -40,6 +46,7 @@ from lingo.ops.image.warp import (
 )
 
 __all__ = [
+    "AUTO_AUGMENT_V0",
     "EFFICIENTNET_OPS",
     "PAPER_OPS",
     "BoxedImage",
@@ -49,6 +56,7 @@ __all__ = [
     "adjust_hue",
     "adjust_saturation",
     "adjust_sharpness",
+    "auto_augment",
     "autocontrast",
     "center_crop",
     "color_jitter",

@@ -22,7 +22,7 @@ from lingo.learner.placement import Placement
 from lingo.learner.state import Learner, Slots, TrainState
 from lingo.learner.step import train_step
 from lingo.mesh.rules import Table, parts, split
-from lingo.mesh.split import Split
+from lingo.mesh.split import Split, whole
 from lingo.mesh.tiles import Tiles, tiles
 from lingo.mesh.topology import Topology
 from lingo.mesh.weight_rows import WeightRows
@@ -109,6 +109,10 @@ class MeshPlacement(Placement):
         super().__init__(compiled=True)
         self.rules, self._layout = AxisRules(layout), layout
         self.keeps_parts = layout.rest != layout.read
+
+    def join_examples(self, values: Any) -> Any:
+        mesh = self._layout.mesh  # the batch is one tensor already; each device gets all of it
+        return tf.nest.map_structure(lambda x: with_sharding(x, whole(len(x.shape)), mesh), values)
 
     def compute(self, function: Callable[[], T]) -> T:
         with refuse_operations(self._layout):

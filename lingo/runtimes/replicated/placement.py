@@ -46,6 +46,21 @@ class ReplicaPlacement(Placement):
                 flat[i] = value
         return tf.nest.pack_sequence_as(sums, flat)
 
+    def join_examples(self, values: Any) -> Any:
+        replica = tf.distribute.get_replica_context()
+        own, count = replica.replica_id_in_sync_group, replica.num_replicas_in_sync
+
+        def pad(x: tf.Tensor) -> tf.Tensor:
+            # a MirroredStrategy refuses to add up several int32 tensors at once
+            x = tf.cast(x, tf.int64) if x.dtype == tf.int32 else x
+            return tf.scatter_nd([[own]], x[None], [count, *x.shape])
+
+        def merge(joined: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+            return tf.cast(tf.reshape(joined, [-1, *x.shape[1:]]), x.dtype)
+
+        joined = self.total(tf.nest.map_structure(pad, values))
+        return tf.nest.map_structure(merge, joined, values)
+
     def call_fields(self) -> dict[str, Any]:
         return super().call_fields() | {"replicas": self}
 

@@ -20,6 +20,7 @@ from lingo.runtimes.layout import (
     Layout,
     bytes_per_device,
     check_gather_dtype,
+    check_sparse,
     replica_layout,
 )
 from lingo.runtimes.replicated.program import ReplicatedProgram
@@ -135,7 +136,9 @@ class Replicated(Runtime):
                 " lingo.optim.optimizer.weight_sum, or leave shard_update out",
                 "runtime",
             )
-        if (num := self.num_replicas(devices_ready=False)) is not None and learner.specs:
+        num = self.num_replicas(devices_ready=False)
+        check_sparse(learner, replica_layout(learner, num or 2) if self.p.shard_update else None)
+        if num is not None and learner.specs:
             shares = Shares(index=0, num_processes=1, num_replicas=num)
             xla = self.p.xla and self.p.tpu is None
             check_statistics(learner, shares, learner.specs["rows"][0][0], xla=xla)

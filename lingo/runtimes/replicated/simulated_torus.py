@@ -129,6 +129,11 @@ class SimulatedTorus(Runtime):
                 "runtime: SimulatedTorus trains one task, and a MultiTask has several: take Local,"
                 " Replicated or Mesh"
             )
+        if table := next((w.path for w in learner.weights().values() if w.sparse), None):
+            raise ParamError(
+                f"runtime: SimulatedTorus adds up whole gradients, and {table} is a sparse table:"
+                " take Local, Replicated or Mesh, or declare it without sparse"
+            )
         for one in self.list_grids() if learner.specs else ():
             check_statistics(learner, _shares(one), learner.specs["rows"][0][0])
 

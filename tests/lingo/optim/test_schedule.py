@@ -341,6 +341,10 @@ KERAS = keras.optimizers.schedules
         ),
         (Exponential.params(num_steps=4, decay_rate=0.9), KERAS.ExponentialDecay(1.0, 4, 0.9)),
         (
+            Exponential.params(num_steps=2.3, decay_rate=0.9, staircase=True),
+            KERAS.ExponentialDecay(1.0, 2.3, 0.9, staircase=True),
+        ),
+        (
             Exponential.params(num_steps=4, decay_rate=0.9, staircase=True),
             KERAS.ExponentialDecay(1.0, 4, 0.9, staircase=True),
         ),

@@ -142,6 +142,21 @@ def test_the_recipe_of_gspmd_is_among_the_fastest_for_its_model() -> None:
     assert times == pytest.approx(sorted(times), rel=1e-8)
 
 
+def test_efficientnet_b5_in_batches_of_65536_fits_1024_cores_as_it_is_registered() -> None:
+    ranking = plan_own("image.efficientnet.b5_pod")
+    (way,) = ranking.feasible
+    assert way.candidate.mesh == topology({"data": 1024})
+    assert 8 * 2**30 < way.total_bytes < 16 * 2**30
+    assert plan_own("image.efficientnet.b5_pod(statistics_over=64, batch_size=524288)").too_large
+
+
+def test_a_sparse_table_takes_no_gradient_and_no_copy() -> None:
+    sparse = plan_own("click.dlrm.dlrm").best[0]
+    assert sparse.bytes["weights"] == 446_806_532
+    assert sparse.bytes["gradients"] == 71_512_068
+    assert sparse.total_bytes < 2**30
+
+
 def test_experts_of_gshard_are_on_all_devices() -> None:
     """Lepikhin et al. 2020, sec. 3.2: one expert of each layer on each of 128 devices."""
     first = search("mt.gshard.moe_128e_12l", "tpu_v3", 128).feasible[0].candidate

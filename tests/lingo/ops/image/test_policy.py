@@ -7,7 +7,14 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from lingo.ops import random
-from lingo.ops.image import EFFICIENTNET_OPS, PAPER_OPS, cutout, rand_augment
+from lingo.ops.image import (
+    AUTO_AUGMENT_V0,
+    EFFICIENTNET_OPS,
+    PAPER_OPS,
+    auto_augment,
+    cutout,
+    rand_augment,
+)
 from tests.lingo.ops.image.images import as_float, scene
 
 KEY = random.root_key(10)
@@ -118,3 +125,68 @@ def test_what_is_out_of_range_is_refused() -> None:
             rand_augment(IMAGE, KEY, ops=ops)
     with pytest.raises(ValueError, match=r"an image with colours has 1 or 3 channels"):
         rand_augment(scene(4, 4, 2), KEY)
+
+
+def auto_results(policy, num_keys: int = 400) -> list[bytes]:
+    keys = [random.fold(KEY, i) for i in range(num_keys)]
+    return [auto_augment(IMAGE, key, policy=policy).tobytes() for key in keys]
+
+
+@pytest.mark.parametrize("name", [name for name in BY_PILLOW if "translate" not in name])
+def test_operations_of_auto_augment_are_those_of_pillow(name: str) -> None:
+    expected = {picture.tobytes() for picture in BY_PILLOW[name]}
+    assert set(auto_results([[(name, 1.0, 5)]], 12)) == expected
+
+
+def test_auto_augment_translates_by_more_than_half_of_the_side() -> None:
+    """By 250 pixels of 224 at magnitude 10: by 62 of 112 at magnitude 5."""
+    moved = {shift(1, 0, pixels, 0, 1, 0).tobytes() for pixels in (62, -62)}
+    assert set(auto_results([[("translate_x", 1.0, 5)]], 12)) == moved
+
+
+def test_sub_policies_are_equally_likely_and_operations_have_their_probabilities() -> None:
+    inverted, equalized = (BY_PILLOW[name][0].tobytes() for name in ("invert", "equalize"))
+    found = auto_results([[("invert", 0.8, 0)], [("equalize", 0.4, 0)]])
+    for result, share in ((inverted, 0.4), (equalized, 0.2), (IMAGE.tobytes(), 0.4)):
+        assert abs(found.count(result) / len(found) - share) < 4 * (share / len(found)) ** 0.5
+
+
+def test_operations_of_a_sub_policy_follow_each_other() -> None:
+    both = ImageOps.invert(ImageOps.posterize(PICTURE, 2)).tobytes()
+    assert set(auto_results([[("posterize", 1.0, 5), ("invert", 1.0, 0)]], 4)) == {both}
+
+
+def test_the_policy_v0_is_that_of_efficientnet() -> None:
+    """25 pairs; sums of the published probabilities and magnitudes, by operation."""
+    steps = [step for pair in AUTO_AUGMENT_V0 for step in pair]
+    assert [len(pair) for pair in AUTO_AUGMENT_V0] == [2] * 25
+    sums: dict[str, tuple[int, float, int]] = {}
+    for name, rate, magnitude in steps:
+        count, rates, magnitudes = sums.get(name, (0, 0.0, 0))
+        sums[name] = count + 1, round(rates + rate, 1), magnitudes + magnitude
+    assert sums == {
+        "equalize": (12, 8.0, 55),
+        "shear_y": (4, 2.6, 14),
+        "color": (9, 5.0, 37),
+        "rotate": (7, 4.6, 39),
+        "solarize": (8, 4.6, 41),
+        "solarize_add": (2, 1.4, 10),
+        "shear_x": (2, 0.2, 9),
+        "invert": (1, 0.4, 9),
+        "posterize": (2, 1.2, 8),
+        "autocontrast": (2, 1.0, 9),
+        "translate_y": (1, 0.8, 9),
+    }
+
+
+def test_floats_are_augmented_as_their_levels() -> None:
+    levels = auto_augment(IMAGE, KEY)
+    np.testing.assert_array_equal(auto_augment(as_float(IMAGE), KEY), levels / np.float32(255))
+
+
+@pytest.mark.parametrize(
+    "policy", [[], [[("blur", 0.5, 1)]], [[("invert", 1.5, 1)]], [[("invert", 0.5, 11)]]]
+)
+def test_policies_that_mean_nothing_are_refused(policy) -> None:
+    with pytest.raises(ValueError, match=r"policy: "):
+        auto_augment(IMAGE, KEY, policy=policy)

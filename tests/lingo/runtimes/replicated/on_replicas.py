@@ -31,6 +31,7 @@ from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.wrap.remat import Remat
 from lingo.learner.state import Learner, TrainState, initial_state
 from lingo.learner.task import Task
+from lingo.optim.adagrad import Adagrad
 from lingo.optim.adam import AdamW
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.local import Local
@@ -67,6 +68,17 @@ class TwoTerms(Task):
             "examples": tf.reduce_sum(tf.reduce_sum(error**2, -1) * batch["weights"]),
             "labels": tf.reduce_sum(tf.abs(error[:, 0]) * labels),
         }
+
+
+class LookedUp(Task):
+    """Squared error of vectors from a sparse table, of which examples share some rows."""
+
+    def setup(self) -> None:
+        self.table = self.weight("table", [9, 2], axes=("vocab", "embed"), sparse=True)
+
+    def loss(self, batch: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        error = self.look_up("table", batch["rows"] % 5) - batch["y"] * batch["x"][:, :1]
+        return {"examples": tf.reduce_sum(tf.reduce_sum(error**2, -1) * batch["weights"])}
 
 
 def two_terms(step: int, rows: slice = slice(None), size: int = 7) -> dict[str, np.ndarray]:
@@ -230,6 +242,12 @@ def on_virtual_devices(with_texts: Sequence[str]) -> dict[str, Any]:
             found["num_copies"] = [len(some) for some in copies(program)]
             found["collectives"] = collectives(program)
             found["taken_back"] = taken_back(program)
+    rule = Adagrad.params(learning_rate=0.1, max_grad_norm=0.5).build()
+    for name in ("local", "replicated", "xla"):
+        program = started(meshes[name], Learner(LookedUp.params().build(), rule), two_terms)
+        batches = [two_terms(i) for i in range(6)]
+        program.train({k: np.stack([batch[k] for batch in batches]) for k in batches[0]})
+        found[f"looked_up/{name}"] = flat(program.state())
     text = learner(language_model())
     staged = learner(pipeline(), accumulation_steps=2)
     programs = {}

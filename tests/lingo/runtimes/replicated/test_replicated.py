@@ -85,6 +85,11 @@ def test_all_replicas_skip_a_step_that_is_not_finite_on_one(found, name):
     assert [step >= 0 for step in report["first_non_finite"]] == [False] * 4 + [True, False]
 
 
+@pytest.mark.parametrize("name", ["replicated", "xla"])
+def test_replicas_update_the_rows_that_any_of_them_looked_up(found, name):
+    assert_close(found[f"looked_up/{name}"], found["looked_up/local"])
+
+
 @over_text_runtimes
 def test_replicas_fill_up_their_rows_to_equal_micro_batches(found, name):
     """Of 8 rows three replicas have 3, which they cut into two parts of four micro-batches.
