@@ -11,7 +11,8 @@
     train/, eval_<name>/                TensorBoard events
     checkpoints/step_%08d/
 
-One process writes at a time, under a lock; reading needs no lock. If several processes train
+One process writes at a time, under a lock; reading needs no lock. A run in a bucket has a local copy
+(`lingo/storage/bucket`), which is its directory here; the lock then holds the bucket's lease, too. If several processes train
 together, only the leader writes; in the other processes the directory is not `enabled`.
 """
 
@@ -35,6 +36,8 @@ from lingo.config.base import regular_file
 from lingo.config.params import ParamError, Params
 from lingo.config.source_files import SourceFile, find_user_files
 from lingo.storage import files
+from lingo.storage.bucket import cache
+from lingo.storage.bucket.mirror import Mirror, alone
 from lingo.storage.rows import Rows, State, Status, parse_status
 from lingo.trainer.directory.audit import AUDIT
 
@@ -59,11 +62,17 @@ class RunDirectory:
     """The directory of a run. Making this object touches no file.
 
     If it is not `enabled`, methods that write do nothing.
+
+    Attributes:
+        address: the bucket's folder of which this directory is the local copy; None: it is none.
+        mirror: writes this directory to the bucket, while it is locked.
     """
 
     def __init__(self, path: str | Path, *, enabled: bool = True) -> None:
         if not str(path):
             raise ParamError("a run needs a directory, got ''; '.' is the current directory")
+        if cache.is_address(path):
+            path = cache.local_copy(path)
         files.refuse_address(path)
         _check_path(os.path.abspath(path))
         self.path, self.enabled = Path(path), enabled
@@ -71,6 +80,8 @@ class RunDirectory:
         self.train = self.path / "train"  # TensorBoard events
         self.profile = self.path / "profile"
         self._lock = files.Lock(self.path / ".lock")
+        self.address = cache.address_of(self.path)
+        self.mirror: Mirror | None = None
 
     @functools.cached_property
     def metrics(self) -> Rows:
@@ -110,7 +121,7 @@ class RunDirectory:
         """Makes the directory if it is missing, and locks it against other writers.
 
         If the body fails before a run has begun, the directories made here are removed. Raises
-        DirectoryLocked if another process has the lock, ParamError if the path or a parent is not
+        DirectoryLocked if another process has the lock or the bucket's lease, ParamError if the path or a parent is not
         a directory, and StorageError if the directory cannot be made, or if a link is in the place
         of a file or directory to be written. (The run's directory itself may be a link.)
         """
@@ -127,17 +138,40 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
         lock, is_lost = self._lock, False
         try:
-            lock.acquire()
+            with self._wait_for_readers():
+                lock.acquire()
             try:
                 self._refuse_links()
                 files.clear_leftovers(self.path)
-                yield self
+                with self._mirrored():
+                    yield self
             finally:
                 is_lost = self.is_lost
                 lock.release(remove=not self.exists)
         finally:
             if not (self.exists or is_lost):
                 _remove_empty(made)
+
+    def _wait_for_readers(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a block in which no other process brings the local copy up to date."""
+        if self.address is None:
+            return contextlib.nullcontext()
+        return alone(self.path)
+
+    @contextlib.contextmanager
+    def _mirrored(self) -> Iterator[None]:
+        """Brings a local copy up to date, and writes it to its bucket at the end of the block."""
+        if self.address is None:
+            yield
+            return
+        self.mirror, is_sound = Mirror(self.path, self.address), False
+        self.mirror.open()
+        try:
+            yield
+            is_sound = True
+        finally:
+            mirror, self.mirror = self.mirror, None
+            mirror.close(is_sound=is_sound)
 
     def _refuse_links(self) -> None:
         """Raises StorageError for a link through which writes or deletions could leave `path`."""
@@ -375,12 +409,13 @@ def flags_text(
     is the value of --exp ("" for the experiment in config.json), `overrides` are values of --set,
     `operational` other flags.
     """
-    lines = [f"--exp={exp}", f"--logdir={run}", *(f"--set={text}" for text in overrides)]
+    place = cache.address_of(run) or run
+    lines = [f"--exp={exp}", f"--logdir={place}", *(f"--set={text}" for text in overrides)]
     lines += operational
     if not exp or not all(map(_is_flag_line, lines)):
         own = json.loads(config)["files"].values()
         trusted = (f"--trust={file['path']}" for file in own)
-        lines = [f"--run={run}", *filter(_is_flag_line, [*trusted, *operational])]
+        lines = [f"--run={place}", *filter(_is_flag_line, [*trusted, *operational])]
     return "".join(f"{line}\n" for line in lines)
 
 
