@@ -153,9 +153,7 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
         with signals.stop_at_once():  # a bucket may not answer
             locked.enter_context(directory.lock())
         if directory.mirror is not None:
-            run.observers.add(
-                Uploads(directory.mirror, run.experiment, directory, run.progress)
-            )
+            run.observers.add(Uploads(directory.mirror, run.experiment, directory, run.progress))
         with signals.stop_at_once(), mark_stopped_on_signal(directory):
             injection.at("start", 0)
             start = _start_or_skip(run)

@@ -35,7 +35,7 @@ def local_copy(address: str | Path) -> Path:
     match = _ADDRESS.fullmatch(str(address))
     scheme, path = match.groups() if match else ("", "")
     parts = path.rstrip("/").split("/")
-    if len(parts) < 2 or not all(map(_PART.fullmatch, parts)):
+    if not all(map(_PART.fullmatch, parts)):
         raise ParamError(
             f"{str(address)!r:.200} is not the address of a run: write gs://bucket/folder or"
             " s3://bucket/folder, whose names have letters, digits, '_', '.', '=', '@', '+', '-',"
@@ -50,7 +50,7 @@ def address_of(path: str | Path) -> str | None:
         parts = Path(os.path.realpath(path)).relative_to(_folder()).parts
     except ValueError:
         return None
-    return f"{parts[0]}://{'/'.join(parts[1:])}" if len(parts) > 2 else None
+    return f"{parts[0]}://{'/'.join(parts[1:])}" if len(parts) > 1 else None
 
 
 def _folder() -> Path:

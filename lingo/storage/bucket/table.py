@@ -160,7 +160,9 @@ def _unchanged(one: OpenFile, known: tuple[Segment, ...]) -> list[Segment]:
 
 def _digest(file: BinaryIO, start: int, stop: int) -> str:
     digest = hashlib.sha256()
-    while start < stop and (data := os.pread(file.fileno(), min(_PIECE_BYTES, stop - start), start)):
+    while start < stop and (
+        data := os.pread(file.fileno(), min(_PIECE_BYTES, stop - start), start)
+    ):
         digest.update(data)
         start += len(data)
     return digest.hexdigest()
@@ -226,9 +228,7 @@ def _restore_checkpoint(bucket: Bucket, files: Table, folder: Path, name: str) -
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _restore_file(
-    bucket: Bucket, segments: tuple[Segment, ...], path: Path, folder: Path
-) -> None:
+def _restore_file(bucket: Bucket, segments: tuple[Segment, ...], path: Path, folder: Path) -> None:
     with explain_write_errors(path.parent):
         make_folder(path.parent, root=folder)
     with open_atomic(path, root=folder) as file:
