@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from lingo.checkpoints import store
-from lingo.storage.rows import State
 from lingo.contract import Experiment, ObservedRun, RunEvents
 from lingo.storage.bucket.mirror import Kept, Mirror
+from lingo.storage.rows import State
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
 from lingo.trainer.progress import Progress

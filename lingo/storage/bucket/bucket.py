@@ -183,7 +183,7 @@ class Bucket:
             tries += 1
             try:
                 return action()
-            except Exception as error:  # noqa: BLE001  # the packages' errors have no common class
+            except Exception as error:  # the packages' errors have no common class
                 wait = random.uniform(0, pause)
                 if not _is_passing(error) or time.monotonic() + wait > deadline:
                     raise self._error(verb, name, error, tries) from error
@@ -241,8 +241,6 @@ def _is_passing(error: Exception) -> bool:
 
 def _read_piece(file: BinaryIO, start: int, stop: int) -> bytes:
     """Returns the bytes of a file from `start` to `stop`; other threads may read it, too."""
-    import os
-
     data = os.pread(file.fileno(), stop - start, start)
     if len(data) != stop - start:
         raise BucketError(f"{file.name} has become shorter while it was read")

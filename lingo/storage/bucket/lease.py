@@ -1,10 +1,10 @@
 """A lease says which process may write to an address, in place of a lock.
 
-    lingo/lease/00000003.json    {"owner": "host h, process 12", "time": 1700000000.0, "seconds": 60, ...}
+    lingo/lease/00000003.json    {"owner": "host h, process 12", "time": 17e8, "seconds": 60, ...}
 
-The highest number counts. Its owner writes the object again every `seconds / 4`, which nobody else
-does. Others take the next number, put if absent: at once if the lease is released, if its process
-of this machine has ended, or if it is older than its `seconds`.
+The highest number counts. Only its owner writes the object again, every `seconds / 4`. Others take
+the next number, put if absent: at once if the lease is released, if its process of this machine has
+ended, or if it is older than its `seconds`.
 
 Clocks may differ between machines, and a process may sleep for longer than its lease. So a lease
 keeps writers apart, but the commits keep the run whole (`commit.add`).
@@ -71,7 +71,7 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Lets others take the lease at once; a failure is logged, because the lease ends anyway."""
+        """Lets others take the lease at once; if that fails, they get it when it ends."""
         self._ends.set()
         if self._thread is not None:
             self._thread.join()
@@ -135,8 +135,9 @@ def process_names() -> dict[str, Any]:
 def _has_ended(lease: dict[str, Any]) -> bool:
     """Returns whether the owner was a process of this machine that has ended."""
     pid, started = lease.get("pid"), lease.get("started")
-    is_here = lease.get("machine") == _machine() and isinstance(pid, int)
-    return is_here and bool(started) and _start_ticks(pid) != started
+    if not (isinstance(pid, int) and started and lease.get("machine") == _machine()):
+        return False
+    return _start_ticks(pid) != started
 
 
 def _machine() -> str:

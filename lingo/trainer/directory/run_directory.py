@@ -11,9 +11,11 @@
     train/, eval_<name>/                TensorBoard events
     checkpoints/step_%08d/
 
-One process writes at a time, under a lock; reading needs no lock. A run in a bucket has a local copy
-(`lingo/storage/bucket`), which is its directory here; the lock then holds the bucket's lease, too. If several processes train
+One process writes at a time, under a lock; reading needs no lock. If several processes train
 together, only the leader writes; in the other processes the directory is not `enabled`.
+
+The directory of a run in a bucket is a local copy (`lingo/storage/bucket`). Who locks it holds the
+bucket's lease, too.
 """
 
 from __future__ import annotations
@@ -121,9 +123,10 @@ class RunDirectory:
         """Makes the directory if it is missing, and locks it against other writers.
 
         If the body fails before a run has begun, the directories made here are removed. Raises
-        DirectoryLocked if another process has the lock or the bucket's lease, ParamError if the path or a parent is not
-        a directory, and StorageError if the directory cannot be made, or if a link is in the place
-        of a file or directory to be written. (The run's directory itself may be a link.)
+        DirectoryLocked if another process has the lock or the bucket's lease, ParamError if the
+        path or a parent is not a directory, BucketError if the bucket fails, and StorageError if
+        the directory cannot be made, or if a link is in the place of a file or directory to be
+        written. (The run's directory itself may be a link.)
         """
         if not self.enabled:
             yield self

@@ -21,7 +21,7 @@ def test_objects_are_listed_read_in_ranges_and_deleted(bucket):
     bucket.delete("a/x")
     bucket.delete("a/x")
     assert bucket.names() == ["ab/y"]
-    with pytest.raises(MissingObject, match="cannot read .*/a/x: it is not there"):
+    with pytest.raises(MissingObject, match=r"cannot read .*/a/x: it is not there"):
         bucket.read("a/x")
 
 

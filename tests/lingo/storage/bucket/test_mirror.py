@@ -293,7 +293,7 @@ def test_a_hostile_commit_writes_nothing(memory, elsewhere, files):
 
 def test_a_commit_that_cannot_be_read_is_named(memory, elsewhere):
     memory.put(commit.name_of(commit.COMMITS, 1), b"{")
-    with pytest.raises(BucketError, match="commits/00000001.json is not a commit that lingo wrote"):
+    with pytest.raises(BucketError, match=r"00000001\.json is not a commit that lingo wrote"):
         mirror.pull(memory.address, elsewhere)
 
 
