@@ -10,18 +10,21 @@ from lingo.config.options import declarations, word_field
 from lingo.storage.bucket import cache, mirror
 
 RUNS = ("run", "logdir")
-"""The flags whose values may be addresses of runs."""
+"""The flags whose values may be addresses of runs, of all verbs."""
+
+_COPIES = {"copy": ("from", "to")}  # verb -> more of these flags, of runs that are not brought down
 
 _FOLDERS = {"runs": "directory"}  # verb -> its word, a folder of runs
 _TEXTS = ("show", "diff", "why", "describe", "plan", "import", "sweep", "train")  # read no weights
 _ALL = ("checkpoint",)
 
 
-def local(name: str, value: Any) -> Any:
+def local(verb: str, name: str, value: Any) -> Any:
     """Returns the value of a flag or word with each address of a run replaced by its local copy."""
     if isinstance(value, list):
-        return [local(name, item) for item in value]
-    if isinstance(value, str) and name in (*RUNS, *_FOLDERS.values()) and cache.is_address(value):
+        return [local(verb, name, item) for item in value]
+    names = (*RUNS, *_COPIES.get(verb, ()), _FOLDERS.get(verb, ""))
+    if isinstance(value, str) and name in names and cache.is_address(value):
         return str(cache.local_copy(value))
     return value
 
@@ -35,12 +38,10 @@ def bring_down(verb: str, options: Any) -> None:
     has_step = verb in _ALL or getattr(options, "step", None) is not None
     checkpoints = 0 if verb in _TEXTS else None if has_step else 1
     for folder in map(Path, _values(verb, options)):
-        if (address := cache.address_of(folder)) is None:
-            continue
-        if verb in ("runs", "sweep"):
+        if verb not in ("runs", "sweep"):
+            mirror.local_run(folder, checkpoints=checkpoints)
+        elif (address := cache.address_of(folder)) is not None:
             mirror.pull_all(address, folder)
-        else:
-            mirror.pull(address, folder, checkpoints=checkpoints)
 
 
 def _values(verb: str, options: Any) -> Iterator[str]:

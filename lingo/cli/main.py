@@ -39,6 +39,7 @@ VERBS = (
     "export",
     "train",
     "runs",
+    "copy",
     "eval",
     "predict",
     "decode",

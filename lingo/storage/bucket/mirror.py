@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from lingo.config.base.errors import LingoError, ParamError
 from lingo.storage import files
-from lingo.storage.bucket import commit, table
+from lingo.storage.bucket import cache, commit, table
 from lingo.storage.bucket.bucket import Bucket, MissingObject
 from lingo.storage.bucket.commit import Commit
 from lingo.storage.bucket.lease import Lease, process_names
@@ -282,6 +282,14 @@ def pull(address: str, folder: Path, *, checkpoints: int | None = 1) -> bool:
         finally:
             lock.release()
     return True
+
+
+def local_run(path: str | Path, *, checkpoints: int | None = 1) -> Path:
+    """Returns a run's directory: of an address the local copy, which is brought up to date."""
+    folder = cache.local_copy(path) if cache.is_address(path) else Path(path)
+    if (address := cache.address_of(folder)) is not None:
+        pull(address, folder, checkpoints=checkpoints)
+    return folder
 
 
 def pull_all(address: str, folder: Path) -> None:

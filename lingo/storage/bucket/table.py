@@ -260,11 +260,14 @@ def _in_threads(action: Callable[[str], None], paths: Collection[str]) -> None:
 
 
 def delete_others(table: Table, folder: Path) -> None:
-    """Deletes a folder's files that a table does not have, of those that are mirrored."""
+    """Deletes a folder's files that a table does not have, of those that are mirrored.
+
+    Results of `lingo eval` stay: a process that only reads a run has written them here.
+    """
     for name in set(local_checkpoints(folder)) - set(checkpoint_names(table)):
         remove(folder / CHECKPOINTS / name)
     for path in list(_paths(folder, "")):
-        if path not in table and not path.startswith(f"{CHECKPOINTS}/"):
+        if path not in table and not path.startswith((f"{CHECKPOINTS}/", "eval_")):
             with explain_write_errors(folder / path):
                 (folder / path).unlink(missing_ok=True)
 

@@ -26,6 +26,7 @@ import itertools
 import json
 import logging
 import os
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -39,7 +40,7 @@ from lingo.config.params import ParamError, Params
 from lingo.config.source_files import SourceFile, find_user_files
 from lingo.storage import files
 from lingo.storage.bucket import cache
-from lingo.storage.bucket.mirror import Mirror, alone
+from lingo.storage.bucket.mirror import Mirror, alone, pull
 from lingo.storage.rows import Rows, State, Status, parse_status
 from lingo.trainer.directory.audit import AUDIT
 
@@ -56,6 +57,7 @@ VECTORS = "vectors.jsonl"
 MAX_BYTES = 2**26  # largest text to read; four times the largest experiment's config.txt
 MAX_PATH_BYTES = 3500  # Linux allows 4096, of which names inside the directory need some
 MAX_PART_BYTES = 255
+REFRESH_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +86,7 @@ class RunDirectory:
         self._lock = files.Lock(self.path / ".lock")
         self.address = cache.address_of(self.path)
         self.mirror: Mirror | None = None
+        self._refreshed_seconds = time.monotonic()
 
     @functools.cached_property
     def metrics(self) -> Rows:
@@ -175,6 +178,16 @@ class RunDirectory:
         finally:
             mirror, self.mirror = self.mirror, None
             mirror.close(is_sound=is_sound)
+
+    def refresh(self) -> None:
+        """Brings a local copy up to date, to read it; does nothing for other directories.
+
+        Calls within `REFRESH_SECONDS` after one do nothing. Raises BucketError if the bucket fails.
+        """
+        now = time.monotonic()
+        if self.address is not None and now >= self._refreshed_seconds + REFRESH_SECONDS:
+            pull(self.address, self.path)
+            self._refreshed_seconds = time.monotonic()
 
     def _refuse_links(self) -> None:
         """Raises StorageError for a link through which writes or deletions could leave `path`."""
