@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import time
+import uuid
 
 from lingo.checkpoints import store
+from lingo.config.params import ParamError
 from lingo.contract import Experiment, ObservedRun, RunEvents
+from lingo.processes.processes import Processes
+from lingo.storage.bucket import cache
 from lingo.storage.bucket.mirror import Kept, Mirror
+from lingo.storage.files import write_text
 from lingo.storage.rows import State
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
 from lingo.trainer.progress import Progress
+
+_SHARED = ".shared"
+
+
+def check_shared(directory: RunDirectory, processes: Processes) -> None:
+    """Raises ParamError, in all processes, unless all of them have the leader's local copy.
+
+    They save checkpoints together in this folder; only the leader uploads.
+    """
+    if directory.address is None or processes.count == 1:
+        return
+    file, own = directory.path / _SHARED, uuid.uuid4().hex
+    if processes.is_leader:
+        write_text(file, own)
+    token = processes.share("local copy", own if processes.is_leader else None)
+    if processes.any(directory.read(_SHARED) != token):
+        raise ParamError(
+            f"the processes of a run in {directory.address} must share the local copy"
+            f" {directory.path}: set {cache.FOLDER} to a folder on a disk that all of them have"
+        )
 
 
 class Uploads(RunEvents):

@@ -11,7 +11,7 @@ import pytest
 from lingo.storage.bucket import commit
 from lingo.storage.bucket.bucket import Bucket
 from lingo.storage.bucket.table import OBJECTS
-from tests.stand_ins.buckets import BUCKET, s3_server
+from tests.stand_ins.buckets import BUCKET, Server, proxy, s3_server
 
 OFTEN = "--set=checkpoint.upload_minutes=0"
 LONG = ("--set=max_steps=300", "--set=checkpoint.keep=2")
@@ -111,3 +111,73 @@ def test_killed_at_twenty_writes_one_after_the_other_on_two_machines(machines):
     done = machines.train("third", *LONG)
     assert done.returncode == 0, done.stderr
     machines.assert_same(machines.runs, "third", status="done at step 300")
+
+
+def test_of_two_trainers_the_second_is_refused_and_takes_over_when_the_first_is_killed(
+    machines, reference
+):
+    first = machines.start("one", inject="step:sleep=600@5")
+    machines.runs.reach_sleep(first)
+    second = machines.train(OTHER)
+    assert second.returncode == 6, second.stderr
+    assert f"{machines.address} is in use by host " in second.stderr
+    assert f", process {first.pid}: stop it" in second.stderr
+    first.kill()
+    assert machines.runs.finish(first).returncode == -signal.SIGKILL
+    machines.assert_ends_as(reference, OTHER)
+
+
+def test_with_trouble_in_a_twentieth_of_all_requests_a_run_is_the_same(machines, reference):
+    server = machines.server
+    with proxy(server, part=0.05) as found:
+        machines.server = Server(found.url)
+        machines.assert_ends_as(reference, "one")
+        copied = machines.lingo("third", "copy", f"--from={machines.address}", "--to=copy")
+    assert copied.returncode == 0, copied.stderr
+    assert machines.runs.digests("copy") == reference.digests("whole")
+    assert sum(found.counts.values()) > 0
+
+
+def test_a_run_that_is_copied_to_a_bucket_and_back_goes_on(machines, reference):
+    runs = machines.runs
+    done = runs.train("local", "--set=max_steps=5", "--set=checkpoint.every_steps=2")
+    assert done.returncode == 0, done.stderr
+    sent = machines.lingo("one", "copy", "--from=local", f"--to={machines.address}")
+    assert sent.returncode == 0, sent.stderr
+    back = machines.lingo("one", "copy", f"--from={machines.address}", "--to=run")
+    assert back.returncode == 0, back.stderr
+    runs.assert_resumes(reference)
+    (runs.folder / "run").rename(runs.folder / "local_end")
+    machines.assert_ends_as(reference, OTHER)
+
+
+def test_every_verb_that_reads_a_run_reads_it_there(machines):
+    assert machines.train("one", "--set=max_steps=3").returncode == 0
+    run, trust = f"--run={machines.address}", f"--trust={machines.runs.folder / 'small.py'}"
+    for verb, *flags in (
+        ("show", trust),
+        ("eval", trust),
+        ("predict", trust, "--output=predictions"),
+        ("decode", trust, "--prompt=ab", "--max_tokens=2"),
+        ("export", trust, "--format=savedmodel", "--signature=predict", "--output=exported"),
+        ("checkpoint", "verify"),
+    ):
+        done = machines.lingo(OTHER, verb, *flags, run)
+        assert done.returncode == 0, (verb, done.stderr)
+    listed = machines.lingo(OTHER, "runs", f"s3://{BUCKET}")
+    assert machines.address.rpartition("/")[2] in listed.stdout, listed.stderr
+
+
+def test_four_workers_train_a_run_in_a_bucket(machines):
+    runs = machines.runs
+    flags = ("--set=runtime=Replicated", "--set=max_steps=4")
+    exp = f"--exp={runs.experiment}"
+    place = f"--logdir={machines.address}"
+    launch = ("launch", "--workers=4", "--", "train")
+    local = runs.lingo(*launch, exp, f"--logdir={runs.folder / 'whole'}", *flags)
+    assert local.returncode == 0, local.stderr
+    done = machines.lingo("one", *launch, exp, place, OFTEN, *flags)
+    assert done.returncode == 0, done.stderr
+    copied = machines.lingo(OTHER, "copy", f"--from={machines.address}", "--to=run")
+    assert copied.returncode == 0, copied.stderr
+    assert runs.digests("run") == runs.digests("whole")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
+import importlib.util
+import json
 import random
 import socket
 import threading
@@ -37,6 +39,8 @@ class Server(NamedTuple):
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_DEFAULT_REGION": "us-east-1",
+            "STORAGE_EMULATOR_HOST": self.url,
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # else it asks by gRPC, and waits
         }
 
 
@@ -74,20 +78,21 @@ class Proxy(http.server.ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    kinds: tuple[str, ...]
 
-    def __init__(self, target: str, *, part: float, seed: int = 0) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, target: str, *, part: float, handler: type[Handler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
         self.target = urllib.parse.urlsplit(target).netloc
-        self.part = part
+        self.part, self.kinds = part, TROUBLE
         self.counts = dict.fromkeys(TROUBLE, 0)
-        self._draw, self._lock = random.Random(seed), threading.Lock()
+        self._draw, self._lock = random.Random(0), threading.Lock()
 
     def draw_trouble(self) -> str:
         """Returns what happens to the next request, "" for nothing."""
         with self._lock:
             if self._draw.random() >= self.part:
                 return ""
-            trouble = self._draw.choice(TROUBLE)
+            trouble = self._draw.choice(self.kinds)
             self.counts[trouble] += 1
             return trouble
 
@@ -105,19 +110,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server: Proxy
+    body: bytes = b""
 
     def answer(self) -> None:
         """Answers a request of any method."""
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.body = body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         trouble = self.server.draw_trouble()
         if trouble in ("500", "503"):
             code = "InternalError" if trouble == "500" else "SlowDown"
             return self.send(int(trouble), {}, f"<Error><Code>{code}</Code></Error>".encode())
         if trouble == "cut before":
             return self.cut()
-        if (refusal := self.refusal()) is not None:
-            return self.send(*refusal)
-        status, headers, content = self.forward(body)
+        status, headers, content = self.ask(body)
         if trouble == "slow":
             time.sleep(SLOW_SECONDS)
         if trouble == "cut after":
@@ -126,11 +130,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_PATCH = answer
 
-    def refusal(self) -> tuple[int, dict[str, str], bytes] | None:
-        """Returns an answer in place of the server's, or None."""
-        return None
-
-    def forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         """Returns the server's answer: status, headers and content."""
         connection = http.client.HTTPConnection(self.server.target, timeout=60)
         left_out = ("connection", "expect", "transfer-encoding")
@@ -168,9 +168,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def proxy(server: Server, *, part: float) -> Iterator[Proxy]:
+def proxy(server: Server, *, part: float, handler: type[Handler] = Handler) -> Iterator[Proxy]:
     """Yields a proxy of a server with trouble in a part of the requests."""
-    found = Proxy(server.url, part=part)
+    found = Proxy(server.url, part=part, handler=handler)
     thread = threading.Thread(target=found.serve_forever, daemon=True)
     thread.start()
     try:
@@ -179,3 +179,57 @@ def proxy(server: Server, *, part: float) -> Iterator[Proxy]:
         found.shutdown()
         found.server_close()
         thread.join()
+
+
+# ---- Google's ------------------------------------------------------------------------------------
+
+
+class GenerationHandler(Handler):
+    """Refuses to write an object that exists if the request wants generation 0, as Google does.
+
+    The emulator itself ignores `ifGenerationMatch`.
+    """
+
+    one_at_a_time = threading.Lock()  # else two requests might both find that there is no object
+
+    def ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Returns the emulator's answer, or 412 for an object that exists."""
+        with self.one_at_a_time:
+            return self.refusal() or super().ask(body)
+
+    def refusal(self) -> tuple[int, dict[str, str], bytes] | None:
+        """Returns 412 if a request may only make an object, and there is one."""
+        parts = urllib.parse.urlsplit(self.path)
+        query = urllib.parse.parse_qs(parts.query)
+        if self.command != "POST" or query.get("ifGenerationMatch") != ["0"]:
+            return None
+        name = query.get("name", [None])[0] or self.named_in_body()
+        path = f"/storage/v1/b/{BUCKET}/o/{urllib.parse.quote(name, safe='')}"
+        connection = http.client.HTTPConnection(self.server.target, timeout=60)
+        connection.request("GET", path)
+        status = connection.getresponse().status
+        connection.close()
+        text = b'{"error": {"code": 412, "message": "conditionNotMet"}}'
+        return (412, {"Content-Type": "application/json"}, text) if status == 200 else None
+
+    def named_in_body(self) -> str:
+        """Returns the name of the object in the metadata before the content."""
+        return str(json.loads(self.body.split(b"\n\n", 2)[1].split(b"\n--==0==")[0])["name"])
+
+
+@contextlib.contextmanager
+def gcs_server() -> Iterator[Server]:
+    """Yields an emulator of Google's storage, behind a proxy that enforces generations."""
+    if importlib.util.find_spec("gcsfs") is None:  # imported, it would not see `environment`
+        pytest.skip("needs gcsfs, of the extra dev")
+    emulator = pytest.importorskip("gcp_storage_emulator.server", reason="needs the extra dev")
+    server = emulator.create_server("127.0.0.1", 0, in_memory=True, default_bucket=BUCKET)
+    server.start()
+    try:
+        port = server._api._httpd.server_address[1]
+        with proxy(
+            Server(f"http://127.0.0.1:{port}"), part=0.0, handler=GenerationHandler
+        ) as found:
+            yield Server(found.url)
+    finally:
+        server.stop()

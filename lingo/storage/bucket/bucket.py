@@ -223,6 +223,8 @@ def _open_file_system(scheme: str) -> Any:
         options["config_kwargs"] = {"retries": once, **seconds, "max_pool_connections": 32}
     if scheme == "gs":
         options["requests_timeout"] = _SECONDS_PER_TRY
+        if os.environ.get("STORAGE_EMULATOR_HOST"):
+            options["token"] = "anon"  # an emulator asks for no credentials
     files: Any = fsspec.filesystem(scheme, **options)
     if scheme == "s3":
         files.retries = 1

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from lingo.storage.bucket.bucket import Bucket
-from tests.stand_ins.buckets import BUCKET, memory_bucket, s3_server
+from tests.stand_ins.buckets import BUCKET, gcs_server, memory_bucket, s3_server
 
 
 @pytest.fixture(scope="session")
@@ -15,15 +15,22 @@ def server():
         yield server
 
 
-@pytest.fixture(params=["memory", "s3"])
+@pytest.fixture(scope="session")
+def google_server():
+    """The address of a server that answers as Google's storage does."""
+    with gcs_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "s3", "gs"])
 def address(request, monkeypatch):
     """An address of each kind with nothing below it."""
     if request.param == "memory":
         return f"memory://{memory_bucket()}/run"
-    server = request.getfixturevalue("server")
+    server = request.getfixturevalue("server" if request.param == "s3" else "google_server")
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    return f"{request.param}://{BUCKET}/{uuid.uuid4().hex}"
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ def test_a_writer_whose_answer_got_lost_learns_that_it_has_won(bucket):
     assert not bucket.put_if_absent("x", b"another's")
 
 
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # of aiohttp, by gcsfs
 def test_a_part_of_a_file_comes_back_bit_for_bit(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_PIECE_BYTES", 5 << 20)  # the least that S3 takes as a part
     content = os.urandom(12 << 20)

@@ -38,7 +38,9 @@ def test_the_folder_of_copies_itself_has_no_address(folder):
     assert cache.address_of(folder.parent) is None
 
 
-@pytest.mark.parametrize("address", ["s3://", "s3://b/../c", "s3://b//c", "s3://b/.git", "gs://b/a b"])
+@pytest.mark.parametrize(
+    "address", ["s3://", "s3://b/../c", "s3://b//c", "s3://b/.git", "gs://b/a b"]
+)
 def test_an_address_that_would_lead_elsewhere_is_refused(address):
     with pytest.raises(ParamError, match="is not the address of a run: write gs://bucket/folder"):
         cache.local_copy(address)
