@@ -1,6 +1,8 @@
 """An address has one local copy, whose path names the address."""
 
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -50,3 +52,13 @@ def test_copies_are_in_the_cache_of_the_user(monkeypatch, tmp_path):
     monkeypatch.delenv(cache.FOLDER)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert cache.local_copy("s3://b/run") == tmp_path / "cache/lingo/buckets/s3/b/run"
+
+
+def test_a_run_in_a_directory_needs_no_package_of_buckets(tmp_path):
+    code = (
+        "import sys; from lingo.trainer.directory.run_directory import RunDirectory\n"
+        f"with RunDirectory({str(tmp_path / 'run')!r}).lock(): pass\n"
+        "print({'fsspec', 's3fs', 'gcsfs', 'aiohttp'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
