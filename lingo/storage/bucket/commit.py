@@ -6,13 +6,15 @@
 
 The highest number is what readers see. A commit is put if absent, so of two writers that have read
 the same commit only one can add the next, and the other learns it. Objects that no commit names
-are invisible: the rest of an upload that was killed.
+are invisible: the rest of an upload that was killed. A process that deletes such objects first adds
+a commit, so that an upload that only was slow cannot be committed any more.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import uuid
 from typing import Any, NamedTuple
 
 from lingo.config.base.errors import LingoError
@@ -97,17 +99,28 @@ def add(bucket: Bucket, commit: Commit, *, writer: dict[str, Any]) -> None:
         )
 
 
-def clear(bucket: Bucket, commit: Commit | None, *, kept: str = "") -> None:
-    """Deletes earlier commits, and then all objects but those of a commit.
+def find_garbage(bucket: Bucket, last: Commit | None) -> list[str]:
+    """Returns the names of earlier commits, and of objects that the last commit does not need.
 
-    Objects whose name begins with `kept` stay. Only the holder of the lease may call this.
+    Objects of an upload in progress are among them. So only who makes the next commit after this
+    call may delete them: the upload then cannot be committed any more.
     """
-    needed = commit.objects if commit is not None else set()
-    last = commit.number if commit is not None else 0
-    for name in bucket.names(COMMITS):
-        number = number_of(name)
-        if number is not None and number < last:
-            bucket.delete(name)
-    for name in bucket.names(table.OBJECTS):
-        if name not in needed and not (kept and name.startswith(kept)):
-            bucket.delete(name)
+    needed = last.objects if last is not None else set()
+    earlier = [name for name in bucket.names(COMMITS) if (number_of(name) or 0) < _number(last)]
+    return earlier + [name for name in bucket.names(table.OBJECTS) if name not in needed]
+
+
+def delete_replaced(bucket: Bucket, before: Commit, after: Commit) -> None:
+    """Deletes a commit that another has replaced, and then the objects that only it needs."""
+    bucket.delete(name_of(COMMITS, before.number))
+    for name in sorted(before.objects - after.objects):
+        bucket.delete(name)
+
+
+def next_commit(last: Commit | None, content: Table) -> Commit:
+    """Returns the commit after the last one, with a table."""
+    return Commit(_number(last) + 1, uuid.uuid4().hex, content)
+
+
+def _number(last: Commit | None) -> int:
+    return last.number if last is not None else 0

@@ -9,7 +9,6 @@ from lingo.config.base.errors import ParamError
 from lingo.storage import files
 from lingo.storage.bucket import commit, table
 from lingo.storage.bucket.bucket import Bucket
-from lingo.storage.bucket.commit import Commit
 from lingo.storage.bucket.lease import Lease, process_names
 
 
@@ -25,14 +24,13 @@ def send(folder: Path, address: str) -> None:
     try:
         if commit.read_newest(bucket) is not None:
             raise ParamError(f"{address} holds a run already: name another address")
-        attempt = uuid.uuid4().hex
         there = table.local_checkpoints(folder)
         snapshot = table.take_snapshot(folder, {}, checkpoints=there)
         try:
-            content = table.send(bucket, snapshot, {}, attempt=attempt)
+            content = table.send(bucket, snapshot, {}, attempt=uuid.uuid4().hex)
         finally:
             snapshot.close()
-        commit.add(bucket, Commit(1, attempt, content), writer=process_names())
+        commit.add(bucket, commit.next_commit(None, content), writer=process_names())
     finally:
         lease.release()
 

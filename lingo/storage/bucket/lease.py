@@ -33,7 +33,11 @@ _log = logging.getLogger(__name__)
 
 
 class Lease:
-    """The right of this process to write to an address."""
+    """The right of this process to write to an address.
+
+    Attributes:
+        has_overtaken: whether the owner before has not released it, and may still write.
+    """
 
     def __init__(self, bucket: Bucket, *, seconds: float = SECONDS) -> None:
         """Takes nothing yet; the lease is valid for `seconds` after each renewal."""
@@ -43,6 +47,7 @@ class Lease:
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
         self._lost_to: str | None = None
+        self.has_overtaken = False
 
     def take(self) -> None:
         """Takes the lease, and renews it in a thread until `release`.
@@ -50,8 +55,10 @@ class Lease:
         Raises DirectoryLocked, naming the owner, if another process has it.
         """
         number = newest_number(self._bucket, LEASES)
-        if number and (refusal := self._refusal(self._read(number))):
+        before = self._read(number) if number else {}
+        if refusal := self._refusal(before):
             raise DirectoryLocked(refusal)
+        self.has_overtaken = bool(number) and not before.get("released")
         if not self._bucket.put_if_absent(name_of(LEASES, number + 1), self._content()):
             owner = self._read(number + 1).get("owner", "another process")
             raise DirectoryLocked(f"{self._bucket.address} is in use by {owner}, which was faster")

@@ -28,7 +28,7 @@ from lingo.config.base.errors import LingoError, ParamError
 from lingo.storage import files
 from lingo.storage.bucket import cache, commit, table
 from lingo.storage.bucket.bucket import Bucket, MissingObject
-from lingo.storage.bucket.commit import Commit
+from lingo.storage.bucket.commit import Commit, OvertakenError
 from lingo.storage.bucket.lease import Lease, process_names
 from lingo.storage.bucket.table import Identity, Snapshot
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 class Kept(NamedTuple):
     """Which checkpoints a bucket has."""
 
-    latest: int | None = None  # the newest, and so many uploaded ones; None: all of the folder's
+    latest: int | None = None  # the newest, and so many uploaded ones; None: all
     pinned: Collection[str] = ()  # names of checkpoints that are uploaded in any case
 
 
@@ -85,11 +85,26 @@ class Mirror:
         """
         self._lease.take()
         try:
-            self._last = bring_down(self._bucket, self.folder)
-            commit.clear(self._bucket, self._last)
+            for _ in range(_TRIES):
+                with contextlib.suppress(OvertakenError):  # by the end of another's upload
+                    self._last = bring_down(self._bucket, self.folder)
+                    self._sweep()
+                    return
+            raise files.StorageError(f"{self.address} changes faster than it is read")
         except BaseException:
             self._lease.release()
             raise
+
+    def _sweep(self) -> None:
+        """Deletes what processes left that were killed, and shuts out those that only sleep."""
+        garbage = commit.find_garbage(self._bucket, self._last)
+        if garbage or self._lease.has_overtaken:
+            before = self._last
+            self._add(commit.next_commit(before, before.table if before else {}))
+            for name in garbage:
+                self._bucket.delete(name)
+            if before is not None:
+                self._bucket.delete(commit.name_of(commit.COMMITS, before.number))
 
     # ---- up
 
@@ -151,14 +166,15 @@ class Mirror:
         """Returns the names of checkpoints to keep in the bucket, and the files to have there."""
         there = table.local_checkpoints(self.folder)
         sent = table.checkpoint_names(self._last.table if self._last else ())
-        if kept.latest is None:
-            return there, table.take_snapshot(self.folder, self._known, checkpoints=there)
-        chosen = {*there[-1:], *(name for name in there if name in sent or name in kept.pinned)}
-        snapshot = table.take_snapshot(self.folder, self._known, checkpoints=chosen)
         # A run that went back has deleted later checkpoints, and those stay deleted.
         earlier = [name for name in sent if there and _order(name) < _order(there[-1])]
-        newest = sorted({*earlier, *there[-1:]}, key=_order)[-kept.latest :]
-        return sorted({*chosen, *newest}, key=_order), snapshot
+        if kept.latest is None:
+            chosen, stay = {*there}, earlier
+        else:
+            chosen = {*there[-1:], *(n for n in there if n in sent or n in kept.pinned)}
+            stay = sorted({*earlier, *there[-1:]}, key=_order)[-kept.latest :]
+        snapshot = table.take_snapshot(self.folder, self._known, checkpoints=chosen)
+        return sorted({*chosen, *stay}, key=_order), snapshot
 
     def _commit(self, snapshot: Snapshot, names: Collection[str]) -> None:
         try:
@@ -170,19 +186,25 @@ class Mirror:
                     content[path] = before[path]
             if not content or (last is not None and content == before):
                 return
-            new = Commit(last.number + 1 if last else 1, attempt, content)
+            new = commit.next_commit(last, content)
             self._lease.check()
-            self._begun.append(attempt)
-            _write_state(self.folder, _State(last.id if last else "", tuple(self._begun)))
-            commit.add(self._bucket, new, writer=process_names())
-            self._begun.clear()
-            _write_state(self.folder, _State(attempt))
-            self._last, self.uploads = new, self.uploads + 1
+            self._add(new)
+            self.uploads += 1
             same = {path: self._known[path] for path in snapshot.same}
             self._known = same | {path: one.identity for path, one in snapshot.changed.items()}
-            commit.clear(self._bucket, new)
+            if last is not None:
+                commit.delete_replaced(self._bucket, last, new)
         finally:
             snapshot.close()
+
+    def _add(self, new: Commit) -> None:
+        """Makes a commit the last one, which the folder notes before and after."""
+        self._begun.append(new.id)
+        _write_state(self.folder, _State(self._last.id if self._last else "", tuple(self._begun)))
+        commit.add(self._bucket, new, writer=process_names())
+        self._begun.clear()
+        _write_state(self.folder, _State(new.id))
+        self._last = new
 
 
 def _order(name: str) -> tuple[int, str]:

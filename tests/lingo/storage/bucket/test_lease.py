@@ -68,7 +68,8 @@ def test_of_two_that_take_a_stale_one_only_one_gets_it(memory, monkeypatch):
 
 
 def test_that_of_a_process_of_this_machine_ends_with_it(memory, lease):
-    code = "from lingo.storage.bucket.lease import process_names as p; import json; print(json.dumps(p()))"
+    code = "import json; from lingo.storage.bucket import lease; "
+    code += "print(json.dumps(lease.process_names()))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
     ended = json.loads(said)
     assert ended["machine"] == process_names()["machine"]

@@ -59,6 +59,8 @@ def committed(folder, address, kept=None):
 class NoLease:
     """A lease that everybody has."""
 
+    has_overtaken = False
+
     def take(self):
         pass
 
@@ -196,6 +198,56 @@ def test_of_two_writers_only_one_commits(address, folder, elsewhere):
         second.wait()
     mirror.pull(address, elsewhere)
     assert content(elsewhere)["STATUS"] == "first"
+
+
+def test_an_upload_that_slept_while_another_took_over_is_shut_out(
+    address, folder, elsewhere, monkeypatch, memory
+):
+    """All its objects are there, and the other has swept them before the commit that names them."""
+    write(folder, {"config.json": "{}"} | step(2))
+    sleeper = committed(folder, address)
+    add, others = commit.add, []
+
+    def slow(bucket, new, **options):
+        if bucket is sleeper._bucket and not others:
+            others.append(committed(elsewhere, address))
+        return add(bucket, new, **options)
+
+    monkeypatch.setattr(commit, "add", slow)
+    write(folder, step(4))
+    sleeper.upload()
+    with pytest.raises(OvertakenError):
+        sleeper.wait()
+    assert content(elsewhere) == {"config.json": "{}"} | step(2)
+    write(elsewhere, step(3))
+    others[0].upload()
+    others[0].wait()
+    mirror.pull(address, folder, checkpoints=None)
+    assert content(folder) == {"config.json": "{}"} | step(2) | step(3)
+    assert set(memory.names(table.OBJECTS)) == commit.read_newest(memory).objects
+
+
+def test_one_that_slept_after_its_commit_deletes_nothing_of_the_other(
+    address, folder, elsewhere, monkeypatch
+):
+    write(folder, {"config.json": "{}"} | step(2))
+    sleeper = committed(folder, address)
+    delete, others = commit.delete_replaced, []
+
+    def slow(bucket, before, after):
+        if not others:
+            others.append(committed(elsewhere, address))
+            write(elsewhere, step(5))
+            others[0].upload()  # its objects are there, when the first one deletes
+            others[0].wait()
+        return delete(bucket, before, after)
+
+    monkeypatch.setattr(commit, "delete_replaced", slow)
+    write(folder, step(4))
+    sleeper.upload()
+    sleeper.wait()
+    mirror.pull(address, folder, checkpoints=None)
+    assert content(folder) == {"config.json": "{}"} | step(2) | step(4) | step(5)
 
 
 def test_a_second_writer_is_told_who_the_first_is_and_gets_the_lease_after_it(

@@ -33,7 +33,7 @@ def grow(folder, number):
 
 
 def train(folder, address, rounds):
-    """Grows a folder, and uploads it each time; the copy that a reader has is always one of them."""
+    """Grows a folder, and uploads it each time."""
     one = Mirror(folder, address)
     folder.mkdir(exist_ok=True)
     one.open()
