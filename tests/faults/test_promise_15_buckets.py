@@ -157,7 +157,7 @@ def test_every_verb_that_reads_a_run_reads_it_there(machines):
     for verb, *flags in (
         ("show", trust),
         ("eval", trust),
-        ("predict", trust, "--output=predictions"),
+        ("predict", trust, "--input=same", "--output=predicted.jsonl"),
         ("decode", trust, "--prompt=ab", "--max_tokens=2"),
         ("export", trust, "--format=savedmodel", "--signature=predict", "--output=exported"),
         ("checkpoint", "verify"),

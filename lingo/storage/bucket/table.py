@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from lingo.storage.bucket.bucket import Bucket, BucketError
-from lingo.storage.files import explain_write_errors, make_folder, open_atomic, sync
+from lingo.storage.files import (
+    StorageError,
+    describe_os_error,
+    explain_write_errors,
+    make_folder,
+    open_atomic,
+    open_inside,
+    sync,
+)
 
 OBJECTS = "lingo/objects"
 CHECKPOINTS = "checkpoints"
@@ -95,20 +103,26 @@ def take_snapshot(
     """Opens the files of a folder that have changed since `known`, path -> identity.
 
     Only `checkpoints` of all checkpoints count. Left out are links, hidden files, damaged
-    checkpoints that were set aside, and folders below that are runs.
+    checkpoints that were set aside, and folders below that are runs. Raises StorageError if a file
+    cannot be read.
     """
     snapshot = Snapshot({}, set())
     for path in _paths(folder, ""):
         parts = path.split("/")
         if parts[0] == CHECKPOINTS and (len(parts) < 3 or parts[1] not in checkpoints):
             continue
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-            status = os.lstat(folder / path)
-            if known.get(path) == _identity(status):
+        try:
+            if known.get(path) == _identity(os.lstat(folder / path)):
                 snapshot.same.add(path)
                 continue
-            file = open(folder / path, "rb")  # noqa: SIM115  # `close` closes it
+            file = open_inside(folder / path, "rb", root=folder)
             snapshot.changed[path] = OpenFile(file, _identity(os.fstat(file.fileno())))
+        except FileNotFoundError:  # deleted meanwhile
+            continue
+        except OSError as error:
+            snapshot.close()
+            reason = describe_os_error(error)
+            raise StorageError(f"cannot read {folder / path} to upload it: {reason}.") from error
     return snapshot
 
 

@@ -122,9 +122,10 @@ class RunDirectory:
         return self._lock.is_abandoned()
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[RunDirectory]:
+    def lock(self, *, mirrored: bool = True) -> Iterator[RunDirectory]:
         """Makes the directory if it is missing, and locks it against other writers.
 
+        If not `mirrored`, a local copy is locked without its bucket, which gets the changes later.
         If the body fails before a run has begun, the directories made here are removed. Raises
         DirectoryLocked if another process has the lock or the bucket's lease, ParamError if the
         path or a parent is not a directory, BucketError if the bucket fails, and StorageError if
@@ -149,7 +150,7 @@ class RunDirectory:
             try:
                 self._refuse_links()
                 files.clear_leftovers(self.path)
-                with self._mirrored():
+                with self._mirrored() if mirrored else contextlib.nullcontext():
                     yield self
             finally:
                 is_lost = self.is_lost

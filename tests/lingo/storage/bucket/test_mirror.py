@@ -10,7 +10,7 @@ from lingo.storage.bucket import commit, mirror, table
 from lingo.storage.bucket.bucket import Bucket, BucketError
 from lingo.storage.bucket.commit import Commit, OvertakenError
 from lingo.storage.bucket.mirror import Kept, Mirror
-from lingo.storage.files import DirectoryLocked
+from lingo.storage.files import DirectoryLocked, StorageError
 
 
 @pytest.fixture
@@ -407,3 +407,14 @@ def test_the_number_of_a_commit_is_that_of_its_name():
     assert commit.number_of("lingo/commits/00000012.json") == 12
     assert commit.number_of("lingo/commits/12.txt") is None
     assert Commit(1, "x", {}).objects == set()
+
+
+def test_a_file_that_cannot_be_read_is_named(address, folder, monkeypatch):
+    write(folder, {"config.json": "{}"})
+
+    def refuse(*args, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(table, "open_inside", refuse)
+    with pytest.raises(StorageError, match=r"cannot read .*/config\.json to upload it: Permission"):
+        committed(folder, address)
