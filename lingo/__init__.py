@@ -302,11 +302,12 @@ def load(call: _options.LoadCall) -> Trained:
     from lingo.config import serial
     from lingo.config.params import ParamError
     from lingo.contract import Experiment
+    from lingo.storage.bucket.mirror import local_run
     from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
     from lingo.trainer.trained import Trained
 
-    run_dir = call.run_dir
-    _check_type("load", "the directory of a run", run_dir, (str, Path))
+    _check_type("load", "the directory of a run", call.run_dir, (str, Path))
+    run_dir = local_run(call.run_dir, checkpoints=1 if call.step is None else None)
     saved, directory = serial.read(Path(run_dir) / CONFIG, call.trust), RunDirectory(run_dir)
     params = saved.params
     for path in dict.fromkeys([*saved.changed_files, *directory.changed_source(params)]):
@@ -350,12 +351,13 @@ def sweep(
         ParamError: for any mistake in the arguments, before anything is created.
         LingoError: if the directory holds another sweep, is in use, or cannot be written.
     """
+    from lingo.cli import buckets
     from lingo.cli.verbs import sweep as verb
 
     options = verb.Options(
         exp=name,
         run=None,
-        logdir=str(logdir),
+        logdir=buckets.local("sweep", "logdir", str(logdir)),
         sweep=values,
         set=overrides,
         search=search,
@@ -366,6 +368,7 @@ def sweep(
         prune=prune,
         workers=workers,
     )
+    buckets.bring_down("sweep", options)
     return verb.sweep(options)
 
 

@@ -41,10 +41,11 @@ class Checkpointing(Configurable):
     keep_every_steps: int | None = None  # steps between checkpoints that are never deleted
     keep_best: int = 0  # number of best checkpoints by evaluate.metric that are kept, too
     asynchronous: bool = True  # whether training continues while a checkpoint is written
+    upload_minutes: float = 10.0  # least time between uploads, if the run is in a bucket
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps", "keep", "keep_every_steps")
-        ranges.check_not_negative(self.p, "keep_best")
+        ranges.check_not_negative(self.p, "keep_best", "upload_minutes")
 
 
 class Summary(Configurable):

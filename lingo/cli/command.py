@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from absl import flags
 
+from lingo.cli import buckets
 from lingo.config.base import regular_file
 from lingo.config.base.errors import ParamError
 from lingo.config.base.synonyms import synonyms
@@ -126,6 +127,8 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
         raise UsageError(_absl_message(error)) from None
     if empty := next((flag for flag in values if "" in _texts(values[flag])), None):
         raise UsageError(f"--{empty} has no value")
+    for flag in values:
+        values[flag].value = buckets.local(name, flag, values[flag].value)
     for flag in {*values} - _NO_PATHS:
         for text in _texts(values[flag]):
             if isinstance(text, str):
@@ -137,7 +140,7 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
         options[declared.field] = tuple(value) if isinstance(value, list) else value
     single = _word(name, form, words, values)
     if field:
-        options[field] = tuple(inner) or single
+        options[field] = tuple(inner) or buckets.local(name, field, single)
     return verb.Options(**options, flag_names=frozenset(f for f in values if values[f].present))
 
 

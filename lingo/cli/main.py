@@ -39,6 +39,7 @@ VERBS = (
     "export",
     "train",
     "runs",
+    "copy",
     "eval",
     "predict",
     "decode",
@@ -144,7 +145,7 @@ def _run(arguments: list[str], signals: Signals) -> int:
 
 
 def _run_verb(arguments: list[str]) -> int:
-    from lingo.cli import command  # slow
+    from lingo.cli import buckets, command  # slow
 
     if not arguments or arguments[0] in _HELP:
         print(_overview(), end="")
@@ -159,7 +160,9 @@ def _run_verb(arguments: list[str]) -> int:
     if _has_flag(rest, _HELP_FLAGS):
         print(command.help_text(name, verb), end="")
         return 0
-    return verb.run(command.read(name, verb, rest))
+    options = command.read(name, verb, rest)
+    buckets.bring_down(name, options)
+    return verb.run(options)
 
 
 def _has_flag(arguments: list[str], flags: set[str]) -> bool:

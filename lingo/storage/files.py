@@ -41,8 +41,9 @@ def refuse_address(path: str | Path) -> None:
     """Raises ParamError for an address such as s3://bucket/run instead of a path."""
     if _ADDRESS.match(str(path)):
         raise ParamError(
-            f"{str(path)!r:.200} is an address, but lingo reads and writes files of this machine:"
-            " mount the bucket (gcsfuse, mountpoint-s3, hdfs-fuse) and give the path of the mount"
+            f"{str(path)!r:.200} is an address, but lingo reads and writes files of this machine"
+            " here; only runs may be in buckets, at gs:// or s3://. Mount the bucket (gcsfuse,"
+            " mountpoint-s3, hdfs-fuse) and give the path of the mount"
         )
 
 

@@ -7,7 +7,8 @@ The variable is read when the process starts.
     sleep=S      sleeps S seconds; other threads continue
     hang=S       waits S seconds in C code that holds Python's lock; a signal ends the wait
 
-The place `batch` counts batches, not steps (the same number, unless the run has skipped batches):
+The place `upload` counts the writes and deletions in buckets by this process, from 1. The place
+`batch` counts batches, not steps (the same number, unless the run has skipped batches):
 
     nan          every weight of the batch is NaN
     garble       every target of the batch is 0
@@ -18,6 +19,7 @@ Axes: K steps, B examples.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import re
 import signal
@@ -32,7 +34,19 @@ from lingo.config.params import ParamError
 
 VARIABLE = "LINGO_INJECT"
 BATCH = "batch"
-PLACES = ("start", "compile", "input", "step", "report", "save", "commit", "evaluate", BATCH)
+UPLOAD = "upload"
+PLACES = (
+    "start",
+    "compile",
+    "input",
+    "step",
+    "report",
+    "save",
+    "commit",
+    "evaluate",
+    UPLOAD,
+    BATCH,
+)
 
 _FAULT = re.compile(r"(\w+):(\w+)(?:=(\d+(?:\.\d+)?))?@(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 _TIMED = ("sleep", "hang")
@@ -77,6 +91,7 @@ def _parse_fault(word: str) -> _Fault:
 
 
 _FAULTS = _parse(os.environ.get(VARIABLE, ""))
+_UPLOADS = itertools.count(1)
 
 
 def at(place: str, step: int) -> None:
@@ -84,6 +99,14 @@ def at(place: str, step: int) -> None:
     for fault in _FAULTS:
         if fault.place == place and step in fault.steps:
             _cause(fault, f"{place} at step {step}")
+
+
+def count_upload() -> None:
+    """Causes the faults that `LINGO_INJECT` names for the next write in a bucket, of any thread."""
+    number = next(_UPLOADS)
+    for fault in _FAULTS:
+        if fault.place == UPLOAD and number in fault.steps:
+            _cause(fault, f"upload {number}")
 
 
 def poison(numbers: range, batches: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:

@@ -57,6 +57,7 @@ from lingo.trainer.summaries.about import about_text
 from lingo.trainer.summaries.hparams import hparams, parameter_values
 from lingo.trainer.summaries.summaries import Summaries
 from lingo.trainer.throughput import Throughput
+from lingo.trainer.uploads import Uploads, check_shared
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +149,12 @@ def _observers(
 
 def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start: bool) -> Outcome:
     directory = run.directory
-    with directory.lock(), run.progress:
+    with contextlib.ExitStack() as locked, run.progress:
+        with signals.stop_at_once():  # a bucket may not answer
+            locked.enter_context(directory.lock())
+        check_shared(directory, run.processes)
+        if directory.mirror is not None:
+            run.observers.add(Uploads(directory.mirror, run.experiment, directory, run.progress))
         with signals.stop_at_once(), mark_stopped_on_signal(directory):
             injection.at("start", 0)
             start = _start_or_skip(run)

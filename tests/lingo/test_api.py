@@ -86,7 +86,7 @@ def test_an_experiment_is_got_by_name_with_overrides() -> None:
             r"Experiment.* the Params of a LanguageModeling",
         ),
         (lambda: lingo.train(lingo.get("tiny"), None), r"takes a directory, got None"),
-        (lambda: lingo.train(lingo.get("tiny"), "s3://b/run"), r"'s3://b/run' is an address"),
+        (lambda: lingo.train(lingo.get("tiny"), "hdfs://b/run"), r"'hdfs://b/run' is an address"),
         (lambda: lingo.show("tiny"), r"lingo\.show takes Params, .*got 'tiny' \(str\)"),
         (lambda: lingo.diff(lingo.get("tiny"), "small"), r"lingo\.diff takes Params.*'small'"),
         (lambda: lingo.why("tiny", "seed"), r"lingo\.why takes Params"),

@@ -13,6 +13,9 @@
 
 One process writes at a time, under a lock; reading needs no lock. If several processes train
 together, only the leader writes; in the other processes the directory is not `enabled`.
+
+The directory of a run in a bucket is a local copy (`lingo/storage/bucket`). Who locks it holds the
+bucket's lease, too.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import itertools
 import json
 import logging
 import os
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +39,8 @@ from lingo.config.base import regular_file
 from lingo.config.params import ParamError, Params
 from lingo.config.source_files import SourceFile, find_user_files
 from lingo.storage import files
+from lingo.storage.bucket import cache
+from lingo.storage.bucket.mirror import Mirror, alone, pull
 from lingo.storage.rows import Rows, State, Status, parse_status
 from lingo.trainer.directory.audit import AUDIT
 
@@ -51,6 +57,7 @@ VECTORS = "vectors.jsonl"
 MAX_BYTES = 2**26  # largest text to read; four times the largest experiment's config.txt
 MAX_PATH_BYTES = 3500  # Linux allows 4096, of which names inside the directory need some
 MAX_PART_BYTES = 255
+REFRESH_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -59,11 +66,17 @@ class RunDirectory:
     """The directory of a run. Making this object touches no file.
 
     If it is not `enabled`, methods that write do nothing.
+
+    Attributes:
+        address: the bucket's folder of which this directory is the local copy; None: it is none.
+        mirror: writes this directory to the bucket, while it is locked.
     """
 
     def __init__(self, path: str | Path, *, enabled: bool = True) -> None:
         if not str(path):
             raise ParamError("a run needs a directory, got ''; '.' is the current directory")
+        if cache.is_address(path):
+            path = cache.local_copy(path)
         files.refuse_address(path)
         _check_path(os.path.abspath(path))
         self.path, self.enabled = Path(path), enabled
@@ -71,6 +84,9 @@ class RunDirectory:
         self.train = self.path / "train"  # TensorBoard events
         self.profile = self.path / "profile"
         self._lock = files.Lock(self.path / ".lock")
+        self.address = cache.address_of(self.path)
+        self.mirror: Mirror | None = None
+        self._refreshed_seconds = time.monotonic()
 
     @functools.cached_property
     def metrics(self) -> Rows:
@@ -106,13 +122,15 @@ class RunDirectory:
         return self._lock.is_abandoned()
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[RunDirectory]:
+    def lock(self, *, mirrored: bool = True) -> Iterator[RunDirectory]:
         """Makes the directory if it is missing, and locks it against other writers.
 
+        If not `mirrored`, a local copy is locked without its bucket, which gets the changes later.
         If the body fails before a run has begun, the directories made here are removed. Raises
-        DirectoryLocked if another process has the lock, ParamError if the path or a parent is not
-        a directory, and StorageError if the directory cannot be made, or if a link is in the place
-        of a file or directory to be written. (The run's directory itself may be a link.)
+        DirectoryLocked if another process has the lock or the bucket's lease, ParamError if the
+        path or a parent is not a directory, BucketError if the bucket fails, and StorageError if
+        the directory cannot be made, or if a link is in the place of a file or directory to be
+        written. (The run's directory itself may be a link.)
         """
         if not self.enabled:
             yield self
@@ -127,17 +145,50 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
         lock, is_lost = self._lock, False
         try:
-            lock.acquire()
+            with self._wait_for_readers():
+                lock.acquire()
             try:
                 self._refuse_links()
                 files.clear_leftovers(self.path)
-                yield self
+                with self._mirrored() if mirrored else contextlib.nullcontext():
+                    yield self
             finally:
                 is_lost = self.is_lost
                 lock.release(remove=not self.exists)
         finally:
             if not (self.exists or is_lost):
                 _remove_empty(made)
+
+    def _wait_for_readers(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a block in which no other process brings the local copy up to date."""
+        if self.address is None:
+            return contextlib.nullcontext()
+        return alone(self.path)
+
+    @contextlib.contextmanager
+    def _mirrored(self) -> Iterator[None]:
+        """Brings a local copy up to date, and writes it to its bucket at the end of the block."""
+        if self.address is None:
+            yield
+            return
+        self.mirror, is_sound = Mirror(self.path, self.address), False
+        self.mirror.open()
+        try:
+            yield
+            is_sound = True
+        finally:
+            mirror, self.mirror = self.mirror, None
+            mirror.close(is_sound=is_sound)
+
+    def refresh(self) -> None:
+        """Brings a local copy up to date, to read it; does nothing for other directories.
+
+        Calls within `REFRESH_SECONDS` after one do nothing. Raises BucketError if the bucket fails.
+        """
+        now = time.monotonic()
+        if self.address is not None and now >= self._refreshed_seconds + REFRESH_SECONDS:
+            pull(self.address, self.path)
+            self._refreshed_seconds = time.monotonic()
 
     def _refuse_links(self) -> None:
         """Raises StorageError for a link through which writes or deletions could leave `path`."""
@@ -375,12 +426,13 @@ def flags_text(
     is the value of --exp ("" for the experiment in config.json), `overrides` are values of --set,
     `operational` other flags.
     """
-    lines = [f"--exp={exp}", f"--logdir={run}", *(f"--set={text}" for text in overrides)]
+    place = cache.address_of(run) or run
+    lines = [f"--exp={exp}", f"--logdir={place}", *(f"--set={text}" for text in overrides)]
     lines += operational
     if not exp or not all(map(_is_flag_line, lines)):
         own = json.loads(config)["files"].values()
         trusted = (f"--trust={file['path']}" for file in own)
-        lines = [f"--run={run}", *filter(_is_flag_line, [*trusted, *operational])]
+        lines = [f"--run={place}", *filter(_is_flag_line, [*trusted, *operational])]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -27,6 +27,7 @@ Sleep = Callable[[float], None]
 def wait_for_run(run: RunDirectory, *, timeout_seconds: float, sleep: Sleep = time.sleep) -> None:
     """Waits until a run has begun in a directory, for at most `timeout_seconds`."""
     for _ in _ticks(lambda: None, timeout_seconds, sleep):
+        run.refresh()
         if run.exists:
             return
 
@@ -47,6 +48,7 @@ def new_checkpoints(
     """
     seen = set(done)
     for _ in _ticks(lambda: _news(run, seen), timeout_seconds, sleep):
+        run.refresh()
         is_over = _is_over(run)  # read first: the last checkpoint is there before the run is over
         if there := store.steps(run.checkpoints):  # after a rewind, later steps come again
             seen.difference_update([s for s in seen if s > there[-1]])

@@ -1,0 +1,87 @@
+"""Uploads of a run whose directory is the local copy of a folder in a bucket."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from lingo.checkpoints import store
+from lingo.config.params import ParamError
+from lingo.contract import Experiment, ObservedRun, RunEvents
+from lingo.processes.processes import Processes
+from lingo.storage.bucket import cache
+from lingo.storage.bucket.mirror import Kept, Mirror
+from lingo.storage.files import write_text
+from lingo.storage.rows import State
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation import best
+from lingo.trainer.progress import Progress
+
+_SHARED = ".shared"
+
+
+def check_shared(directory: RunDirectory, processes: Processes) -> None:
+    """Raises ParamError, in all processes, unless all of them have the leader's local copy.
+
+    They save checkpoints together in this folder; only the leader uploads.
+    """
+    if directory.address is None or processes.count == 1:
+        return
+    file, own = directory.path / _SHARED, uuid.uuid4().hex
+    if processes.is_leader:
+        write_text(file, own)
+    token = processes.share("local copy", own if processes.is_leader else None)
+    if processes.any(directory.read(_SHARED) != token):
+        raise ParamError(
+            f"the processes of a run in {directory.address} must share the local copy"
+            f" {directory.path}: set {cache.FOLDER} to a folder on a disk that all of them have"
+        )
+
+
+class Uploads(RunEvents):
+    """Uploads the run at its start, and at checkpoints every `checkpoint.upload_minutes`.
+
+    The bytes are sent in a thread while training goes on. An error there is raised after the next
+    step; so is the loss of the lease. The end of the run is uploaded when its lock is released.
+    """
+
+    def __init__(
+        self, mirror: Mirror, experiment: Experiment, directory: RunDirectory, progress: Progress
+    ) -> None:
+        """Uploads nothing yet."""
+        self._mirror, self._experiment = mirror, experiment
+        self._directory, self._progress = directory, progress
+        self._seconds = 60 * experiment.p.checkpoint.upload_minutes
+        self._last_seconds = 0.0  # when the last upload began
+        self._reported: str | None = None  # name of the last checkpoint whose upload is shown
+        mirror.kept = self._kept()
+
+    def on_start(self, run: ObservedRun, step: int) -> None:
+        self._upload()
+
+    def on_save(self, run: ObservedRun, step: int) -> None:
+        is_due = time.monotonic() >= self._last_seconds + self._seconds
+        if is_due and not self._mirror.is_busy:
+            self._upload()
+
+    def on_steps_end(self, run: ObservedRun, step: int) -> None:
+        self._mirror.check()
+        newest = self._mirror.newest_checkpoint
+        if newest is not None and newest != self._reported and self._mirror.uploads:
+            self._reported = newest
+            self._progress.message(f"{newest} is in {self._mirror.address}")
+
+    def on_end(self, run: ObservedRun, state: State) -> None:
+        self._mirror.kept = self._kept()  # for the upload when the lock is released
+
+    def _upload(self) -> None:
+        self._mirror.kept = self._kept()
+        self._mirror.upload()
+        self._last_seconds = time.monotonic()
+
+    def _kept(self) -> Kept:
+        p, checkpoints = self._experiment.p.checkpoint, self._directory.checkpoints
+        pinned = set(best.best_steps(self._experiment, self._directory))
+        if every := p.keep_every_steps:
+            pinned |= {step for step in store.steps(checkpoints) if step % every == 0}
+        return Kept(p.keep, {store.step_path(checkpoints, step).name for step in pinned})
