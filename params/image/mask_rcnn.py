@@ -182,7 +182,7 @@ def _inputs(
     return {"train_input": train.set(batch_size=batch_size), "eval_inputs": {"heldout": heldout}}
 
 
-@experiment(minutes=15)
+@experiment
 def scenes(
     trunk: Trunk = "resnet",
     positions: Positions = "relative",

@@ -18,8 +18,11 @@ X = np.random.default_rng(0).normal(size=[2, H, W, 5]).astype(np.float32)
 LAYER = ImageAttention.params(dim=5, output_dim=6, num_heads=2, image=(H, W))
 
 
-def test_it_is_what_loops_over_all_pairs_of_places_compute(draw, traced_flops) -> None:
-    layer = LAYER.build()
+@pytest.mark.parametrize("positions", ["relative", "absolute", "none"])
+def test_it_is_what_loops_over_all_pairs_of_places_compute(
+    positions: str, draw, traced_flops
+) -> None:
+    layer = LAYER.copy().set(positions=positions).build()
     drawn = draw(layer)
     weights = {name: value.numpy().astype(float) for name, value in drawn.items()}
     places = [(h, w) for h in range(H) for w in range(W)]
@@ -28,7 +31,10 @@ def test_it_is_what_loops_over_all_pairs_of_places_compute(draw, traced_flops) -
         query, logits = X[b, h, w] @ weights["w_query"][:, n] / math.sqrt(3), []
         for g, v in places:
             key = X[b, g, v] @ weights["w_key"][:, n]
-            key = key + weights["r_height"][g - h + H - 1] + weights["r_width"][v - w + W - 1]
+            if positions == "relative":
+                key = key + weights["r_height"][g - h + H - 1] + weights["r_width"][v - w + W - 1]
+            elif positions == "absolute":
+                key = key + weights["a_height"][g] + weights["a_width"][v]
             logits.append(query @ key)
         shares = np.exp(logits) / np.sum(np.exp(logits))
         for share, (g, v) in zip(shares, places, strict=True):

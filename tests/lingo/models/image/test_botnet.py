@@ -85,3 +85,33 @@ def test_a_resnet_without_bottlenecks_is_refused() -> None:
         ParamError, match="num_layers=34 has no bottlenecks: take 14, 50, 101 or 152"
     ):
         botnet(num_layers=34, num_classes=10)
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "size", "expected"),
+    [
+        (59, 224, 29_549_096),
+        (77, 320, 46_965_800),
+        (110, 224, 48_541_224),
+        (128, 256, 65_933_352),
+    ],
+)
+def test_botnet_s1_has_the_published_operations(num_layers: int, size: int, expected: int) -> None:
+    """Published are 7.3 and 10.9 billion multiply-adds of 59 and 110 layers."""
+    layers = botnet(num_layers=num_layers, num_classes=1000, stride=1, image_shape=(size, size, 3))
+    built = Chain.params(layers=layers).build()
+    assert sum(spec.size for spec in built.weights().values()) == expected
+    published = {59: 7.3, 110: 10.9}
+    if num_layers in published:
+        flops = built.flops((1, size, size, 3))
+        assert flops == pytest.approx(2e9 * published[num_layers], rel=0.01)
+
+
+def test_chosen_blocks_attend_and_the_others_convolve() -> None:
+    built = model(attending=(1, 2), positions="absolute")
+    attends = [isinstance(layer, AttentionBlock) for layer in built.layers]
+    assert attends == [False] * 16 + [True, True, False]  # 2 of the stem, 14 blocks; the head
+    seen = [layer.p for layer in built.tree() if isinstance(layer, ImageAttention)]
+    assert [(p.image, p.positions) for p in seen] == [((7, 7), "absolute")] * 2
+    with pytest.raises(ParamError, match="attending has 3, but the last stage has 3 blocks"):
+        botnet(num_layers=50, num_classes=1, attending=(0, 3))
