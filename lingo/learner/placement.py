@@ -40,7 +40,7 @@ class Placement:
         return sums
 
     def join_examples(self, values: Any) -> Any:
-        """Returns the structure `values`, with tensors [N, ...], with those of all devices joined.
+        """Joins the tensors [N, ...] of all devices along N; returns a structure like `values`.
 
         N counts something for each of a device's own examples. The same on each device.
         """

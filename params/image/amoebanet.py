@@ -10,7 +10,7 @@ from lingo.layers import BatchNorm, Chain
 from lingo.models import AuxiliaryHead
 from lingo.models.image.amoebanet import amoebanet
 from lingo.optim import Cosine, Exponential, Momentum, RmsProp, Warmup
-from params.image.imagenet import imagenet_experiment, imagenet_steps
+from params.image.imagenet import imagenet_experiment, imagenet_inputs, imagenet_steps
 from tasks.image.task import ImageClassification
 
 IMAGENET = (224, 224, 3)
@@ -18,29 +18,22 @@ NUM_CLASSES = 1000
 
 
 @experiment
-def amoebanet_d(num_layers: int = 18, num_filters: int = 208):
+def amoebanet_d(num_layers: int = 18, num_filters: int = 208, folder: str | None = None):
     """AmoebaNet-D (L, D) for ImageNet (Huang et al. 2019, table 1); 81,505,540 weights, 20 GFLOPs.
 
     The paper has (18, 208) on one accelerator of 8 GB, and (18, 416), (18, 544), (36, 544) and
-    (72, 512) as pipelines of 1, 2, 4 and 8 accelerators. ImageNet is not included. Its place is
-    taken by scikit-learn's digits: ten of the thousand classes, enlarged to the size of ImageNet's
-    images. They show that steps can be computed, and their cost; no accuracy on ImageNet can be
-    claimed. Optimizer and learning rate are usual for this network, not tuned.
+    (72, 512) as pipelines of 1, 2, 4 and 8 accelerators. ImageNet is not included: see
+    `params/image/imagenet.py`. Optimizer and learning rate are usual for this network, not tuned.
 
     lingo show --exp=image.amoebanet.amoebanet_d --weights
     """
-    data = ImageInput.params(
-        source=Digits.params(split="train"), batch_size=128, enlarged_to=IMAGENET
-    )
+    inputs = imagenet_inputs(folder, batch_size=128, size=IMAGENET[0])
     layers = amoebanet(num_layers=num_layers, num_filters=num_filters, num_classes=NUM_CLASSES)
     cfg = Experiment.params(
         task=ImageClassification.params(
             model=Chain.params(layers=layers), num_classes=NUM_CLASSES, label_smoothing=0.1
         ),
-        train_input=data,
-        eval_inputs={
-            "heldout": data.copy().set(source=Digits.params(split="heldout"), repeat=False)
-        },
+        **inputs,
         optimizer=RmsProp.params(
             learning_rate=0.01,
             momentum=0.9,

@@ -150,7 +150,10 @@ def test_mixed_labels_are_shares_of_all_classes_of_the_task(name: str) -> None:
     assert params.train_input.num_classes == params.build().task.p.num_classes
 
 
-@pytest.mark.parametrize("name", ["resnet.resnet50", "efficientnet.b5", "vit.l16", "botnet.bot50"])
+@pytest.mark.parametrize(
+    "name",
+    ["resnet.resnet50", "efficientnet.b5", "vit.l16", "botnet.bot50", "amoebanet.amoebanet_d"],
+)
 def test_a_folder_of_imagenet_is_read_when_it_is_needed_and_not_before(name: str) -> None:
     experiment = lingo.get(f"image.{name}(folder='/none')").build()
     with pytest.raises(DataError, match="There is no directory /none"):
