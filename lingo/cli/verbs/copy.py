@@ -6,7 +6,7 @@
     tensorboard --logdir=runs/tiny
 
 A copy has all checkpoints, reports and texts of the run, and resumes as the run does. Nothing is
-overwritten. While a run in a bucket trains, the copy is what it has uploaded last.
+overwritten. While a run in a bucket trains, the copy has its last upload.
 """
 
 from __future__ import annotations

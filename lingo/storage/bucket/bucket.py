@@ -74,7 +74,7 @@ class Bucket:
         self._files: Any = _open_file_system(scheme)
 
     def names(self, folder: str = "") -> list[str]:
-        """Returns the names of all objects below a folder, in order; [] if there are none."""
+        """Returns the names of all objects below a folder, in order; [] without objects."""
         path = self._path(folder) if folder else self._root
         try:
             found: list[str] = self._call("list", folder, lambda: self._files.find(path))
@@ -152,7 +152,7 @@ class Bucket:
         return digest.hexdigest()
 
     def download(self, name: str, file: BinaryIO, *, size: int, sha256: str) -> None:
-        """Appends an object to a file. Raises BucketError if it is not what was written."""
+        """Appends an object to a file. Raises BucketError if its bytes have changed."""
         digest, length = hashlib.sha256(), 0
         for start in range(0, size, _PIECE_BYTES):
             data = self.read(name, start, min(start + _PIECE_BYTES, size))
@@ -163,7 +163,7 @@ class Bucket:
             raise BucketError(f"{self.address}/{name} is damaged: its bytes have changed")
 
     def delete(self, name: str) -> None:
-        """Deletes an object; does nothing if there is none."""
+        """Deletes an object; does nothing if it does not exist."""
         path = self._path(name)
         injection.count_upload()
         try:

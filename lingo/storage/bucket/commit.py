@@ -1,11 +1,11 @@
-"""The commits of a run in a bucket: what the run's files are, at a moment.
+"""The commits of a run in a bucket: each lists all files of the run.
 
     lingo/commits/00000012.json              the run's files and their objects
     lingo/objects/<attempt>/metrics.jsonl    the bytes that one attempt to commit has added
     lingo/lease/00000003.json                who may write
 
-The highest number is what readers see. A commit is put if absent, so of two writers that have read
-the same commit only one can add the next, and the other learns it. Objects that no commit names
+Readers see the commit with the highest number. A commit is put if absent: if two writers have read
+the same commit, only one can add the next, and the other learns it. Objects that no commit names
 are invisible: the rest of an upload that was killed. A process that deletes such objects first adds
 a commit, so that an upload that only was slow cannot be committed any more.
 """
@@ -60,12 +60,12 @@ def name_of(folder: str, number: int) -> str:
 
 
 def newest_number(bucket: Bucket, folder: str) -> int:
-    """Returns the highest number of a folder's objects, or 0 if there is none."""
+    """Returns the highest number of a folder's objects, or 0 for an empty folder."""
     return max((number_of(name) or 0 for name in bucket.names(folder)), default=0)
 
 
 def read_newest(bucket: Bucket) -> Commit | None:
-    """Returns the last commit, or None if there is none. Raises BucketError if it is damaged."""
+    """Returns the last commit, or None without a commit. Raises BucketError if it is damaged."""
     for _ in range(_TRIES):  # a writer may delete a commit after the next one
         number = newest_number(bucket, COMMITS)
         if not number:

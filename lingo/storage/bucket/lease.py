@@ -129,7 +129,7 @@ class Lease:
 
 
 def process_names() -> dict[str, Any]:
-    """Returns who this process is: an `owner` in words, and what tells whether it still lives."""
+    """Returns the names of this process: `owner` in words, the others for `_has_ended`."""
     pid = os.getpid()
     return {
         "owner": f"host {socket.gethostname()}, process {pid}",
@@ -157,7 +157,7 @@ def _machine() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """Returns when a process began, as the system counts, or "" if there is none."""
+    """Returns when a process began, as the system counts, or "" for a process that has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 class Kept(NamedTuple):
     """Which checkpoints a bucket has."""
 
-    latest: int | None = None  # the newest, and so many uploaded ones; None: all
+    latest: int | None = None  # number of uploaded checkpoints that stay; None: all
     pinned: Collection[str] = ()  # names of checkpoints that are uploaded in any case
 
 
@@ -79,7 +79,7 @@ class Mirror:
         self._begun: list[str] = []  # ids of commits since the last that has surely succeeded
 
     def open(self) -> None:
-        """Takes the lease, brings the folder up to date, and clears what a killed process left.
+        """Takes the lease, brings the folder up to date, and sweeps rests of killed processes.
 
         Raises DirectoryLocked if another process has the lease, BucketError if the bucket fails.
         """
@@ -96,7 +96,7 @@ class Mirror:
             raise
 
     def _sweep(self) -> None:
-        """Deletes what processes left that were killed, and shuts out those that only sleep."""
+        """Deletes the rests of killed processes, and shuts out processes that only sleep."""
         garbage = commit.find_garbage(self._bucket, self._last)
         if garbage or self._lease.has_overtaken:
             before = self._last
@@ -115,7 +115,7 @@ class Mirror:
 
     @property
     def newest_checkpoint(self) -> str | None:
-        """The name of the newest checkpoint in the bucket; None if there is none."""
+        """The name of the newest checkpoint in the bucket; None: it has no checkpoint."""
         last = self._last  # the thread may replace it
         return next(reversed(table.checkpoint_names(last.table)), None) if last else None
 
@@ -223,9 +223,9 @@ def bring_down(
         bucket: the bucket's folder.
         folder: the local folder, which is made. The caller has it for itself.
         checkpoints: how many of the newest checkpoints to read; None: all.
-        strict: whether to refuse a folder of which the bucket has lost the commits.
+        strict: whether to refuse a folder whose commits the bucket has lost.
 
-    Returns the last commit, or None if there is none: the folder then stays as it is.
+    Returns the last commit, or None without a commit: the folder then stays as it is.
     """
     for _ in range(_TRIES):  # the writer may replace the commit meanwhile
         last, state = commit.read_newest(bucket), _read_state(folder)
@@ -307,7 +307,7 @@ def pull(address: str, folder: Path, *, checkpoints: int | None = 1) -> bool:
 
 
 def local_run(path: str | Path, *, checkpoints: int | None = 1) -> Path:
-    """Returns a run's directory: of an address the local copy, which is brought up to date."""
+    """Returns a run's directory; an address stands for its local copy, brought up to date."""
     folder = cache.local_copy(path) if cache.is_address(path) else Path(path)
     if (address := cache.address_of(folder)) is not None:
         pull(address, folder, checkpoints=checkpoints)

@@ -6,7 +6,7 @@
 
 An object is never written again. A file that has grown gets another segment; earlier segments that
 are no longer than the new bytes are merged into it, so a file has about log2 of its size of them.
-A file of which earlier bytes have changed is sent anew from there.
+If earlier bytes of a file have changed, it is sent anew from there.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def take_snapshot(
 
 
 def send(bucket: Bucket, snapshot: Snapshot, table: Table, *, attempt: str) -> Table:
-    """Writes what is new in a snapshot, and returns the snapshot's table; commits nothing.
+    """Writes the new bytes of a snapshot, and returns the snapshot's table; commits nothing.
 
     `table` is the last commit's. The names of new objects begin with `attempt`, which no other
     call may have used.
@@ -208,7 +208,7 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 def restore(bucket: Bucket, table: Table, folder: Path, *, checkpoints: Collection[str]) -> None:
-    """Makes a folder's files equal to a table's, of whose checkpoints only `checkpoints` are read.
+    """Makes a folder's files equal to a table's, but reads only `checkpoints` of its checkpoints.
 
     Files that the folder has with the right content are not read again, and a checkpoint appears
     whole. Nothing is deleted. Raises MissingObject if a writer has replaced the table meanwhile.
@@ -287,7 +287,7 @@ def delete_others(table: Table, folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Deletes a folder, which disappears whole; does nothing if there is none."""
+    """Deletes a folder, which disappears whole; does nothing if it does not exist."""
     trash = path.with_name(f".trash-{path.name}-{uuid.uuid4().hex[:8]}")
     with explain_write_errors(path):
         if path.is_symlink() or path.is_dir():
@@ -325,4 +325,6 @@ def _segment(content: Any) -> Segment:
         case [str(name), int(size), str(sha256)] if name.startswith(f"{OBJECTS}/") and size >= 0:
             return Segment(name, size, sha256)
         case _:
-            raise BucketError(f"a commit names the object {content!r:.200}, which is none of a run")
+            raise BucketError(
+                f"a commit names the object {content!r:.200}, which is no object of a run"
+            )

@@ -68,7 +68,7 @@ class RunDirectory:
     If it is not `enabled`, methods that write do nothing.
 
     Attributes:
-        address: the bucket's folder of which this directory is the local copy; None: it is none.
+        address: the folder in a bucket, if this directory is its local copy, else None.
         mirror: writes this directory to the bucket, while it is locked.
     """
 
