@@ -28,7 +28,7 @@ from lingo.layers import Attention, FeedForward
 from lingo.models import ConformerEncoder, ConformerLayer
 from lingo.ops.speech import spec_augment_policy
 from lingo.optim import Adam, Transformer
-from tasks.asr.task import CtcRecognition
+from tasks.asr.ctc import CtcRecognition
 
 VOCAB_SIZE = 1_024
 WARMUP_STEPS = 10_000

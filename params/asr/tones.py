@@ -11,7 +11,7 @@ from lingo.models import ConformerConv
 from lingo.ops.speech import LogMel, SpecAugment
 from lingo.optim import Adam, Cosine, SequentialSchedule, Warmup
 from params.asr.conformer import conformer
-from tasks.asr.task import CtcRecognition
+from tasks.asr.ctc import CtcRecognition
 
 NUM_STEPS = 200
 WARMUP_STEPS = 40

@@ -26,7 +26,7 @@ from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
-from tasks.asr.task import CtcRecognition
+from tasks.asr.ctc import CtcRecognition
 from tasks.bert.classification import TextClassification
 from tasks.bert.model import Bert, MaskedHead, TypeEmbedding
 from tasks.bert.question_task import QuestionAnswering

@@ -31,7 +31,7 @@ from lingo.optim.optimizer import Move, Slot, Update, Weight
 from lingo.optim.run_length import KnownLength
 from lingo.optim.schedule import ConstantRate
 from lingo.optim.sgd import Sgd
-from tasks.asr.task import CtcRecognition
+from tasks.asr.ctc import CtcRecognition
 from tasks.bert.classification import TextClassification
 from tasks.bert.question_task import QuestionAnswering
 from tasks.bert.task import BertPretraining

@@ -15,7 +15,7 @@ from lingo.layers.layer import Layer
 from lingo.learner.state import initial_value
 from lingo.learner.step import evaluate_batch, predict_batch
 from lingo.metrics.media import Image, Table
-from tasks.asr.task import CtcRecognition
+from tasks.asr.ctc import CtcRecognition
 
 B, T, F, V, U = 4, 5, 3, 3, 3
 DRAW = np.random.RandomState(0)
