@@ -10,7 +10,7 @@ from lingo.data.array_spec import Specs
 from lingo.layers.linear import Linear
 from lingo.learner.task import Batch
 from lingo.ops.speech.ctc import BLANK, Decoded, ctc_greedy, ctc_is_feasible, ctc_losses
-from tasks.asr.recognition import Encoded, Recognition, has_blank
+from tasks.asr.recognition import Encoded, Recognition, lacks_blank
 
 
 class CtcRecognition(Recognition):
@@ -50,7 +50,7 @@ class CtcRecognition(Recognition):
     def is_feasible(self, batch: Batch) -> tf.Tensor:
         """Returns whether some path gives an utterance's labels, bool [B]."""
         labels, num_labels = batch["labels"], batch["num_labels"]
-        return ctc_is_feasible(labels, self.num_frames(batch), num_labels) & ~has_blank(batch)
+        return ctc_is_feasible(labels, self.num_frames(batch), num_labels) & lacks_blank(batch)
 
     def _logits(self, encoded: Encoded) -> tf.Tensor:
         """Returns the logits of frames, float32 [B, T', V]."""

@@ -171,11 +171,11 @@ class Recognition(Task, interface=True):
         return batch["weights"] * tf.cast(counts, tf.float32)
 
 
-def has_blank(batch: Batch) -> tf.Tensor:
-    """Returns whether one of an utterance's labels is the blank, bool [B]."""
+def lacks_blank(batch: Batch) -> tf.Tensor:
+    """Returns whether none of an utterance's labels is the blank, bool [B]."""
     labels = batch["labels"]
     is_label = tf.sequence_mask(batch["num_labels"], size_of(labels, 1))
-    return tf.reduce_any(is_label & tf.equal(labels, BLANK), axis=1)
+    return ~tf.reduce_any(is_label & tf.equal(labels, BLANK), axis=1)
 
 
 def _at_least_one(counts: tf.Tensor) -> tf.Tensor:
