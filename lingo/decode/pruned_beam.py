@@ -7,7 +7,7 @@
         live = the K best extensions of live texts by another token than the end
         logits, caches = step(tokens of live, caches of the texts that they extend)
 
-Axes: B prompts, K beams, S texts per prompt, V vocabulary; P source positions.
+Axes: B prompts, K beams, S texts per prompt, V vocabulary.
 """
 
 from __future__ import annotations
