@@ -54,6 +54,9 @@ def transducer(num_layers: int = 2):
 def attention(num_layers: int = 2):
     """The recognizer of `words` with a decoder that attends to the recording; 456,894 weights.
 
+    After 300 steps, with seed 0, 31 % of the words of 85 held-out recordings are wrong, and 3 % in
+    the best of eight hypotheses.
+
     lingo train --exp=asr.tones.attention --logdir=runs/attention
     """
     return tones("attention", num_layers=num_layers, num_steps=300)
