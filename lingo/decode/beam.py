@@ -91,13 +91,13 @@ class Beam(Decoding):
         logits, caches = repeat_rows(logits, caches, self.p.num_beams)
         # the first tokens extend one empty text
         first, _ = self._extend(
-            plan, tf.constant(0), plan.start, logits, self._coverage_scores(caches)
+            plan, tf.constant(0), plan.start, logits, self._coverage_scores(caches, batch)
         )
 
-        def advance(index: tf.Tensor, search: _Search, caches: Caches) -> Any:
+        def advance(index: tf.Tensor, search: Search, caches: Caches) -> Any:
             tokens = tf.reshape(search.live.tokens[:, :, index], [-1, 1])
             logits, new_caches = step(tokens, start + index, caches)
-            coverage = self._coverage_scores(new_caches)
+            coverage = self._coverage_scores(new_caches, batch)
             search, parents = self._extend(plan, index + 1, search, logits, coverage)
             return index + 1, search, reorder_rows(new_caches, parents, since=caches)
 
@@ -112,24 +112,24 @@ class Beam(Decoding):
         lengths = np.arange(self.p.max_tokens + 1)
         return (((5 + lengths) / 6) ** self.p.length_penalty).astype(np.float32)
 
-    def _plan(self, batch: Mapping[str, tf.Tensor]) -> _BeamConstants:
+    def _plan(self, batch: Mapping[str, tf.Tensor]) -> BeamConstants:
         prompt_tokens = forced_tokens(batch, self)
         size, num_steps = size_of(prompt_tokens, 0), size_of(prompt_tokens, 1)
 
-        def texts(num: int, values: list[float]) -> _Texts:
+        def texts(num: int, values: list[float]) -> Texts:
             ends = batch["end_id"][:, None, None] + tf.zeros([num, num_steps], tf.int32)
             value = tf.tile(tf.constant([values]), [size, 1])
-            return _Texts(value, ends, value[:, :, None] + tf.zeros([num_steps]))
+            return Texts(value, ends, value[:, :, None] + tf.zeros([num_steps]))
 
         live = texts(self.p.num_beams, [0.0] + [_NONE] * (self.p.num_beams - 1))
         complete = texts(self.p.num_samples, [_NONE] * self.p.num_samples)
         num_new = self._max_tokens(batch)
-        return _BeamConstants(
+        return BeamConstants(
             prompt_tokens=tf.transpose(prompt_tokens),
             first=batch["rest_length"],
             last=batch["rest_length"] + num_new - 1,
             end_id=batch["end_id"],
-            start=_Search(live, complete, tf.zeros([size], tf.bool)),
+            start=Search(live, complete, tf.zeros([size], tf.bool)),
         )
 
     def _max_tokens(self, batch: Mapping[str, tf.Tensor]) -> Any:
@@ -145,7 +145,7 @@ class Beam(Decoding):
         most = tf.reduce_sum(is_token, axis=1) + self.p.max_extra_tokens
         return tf.clip_by_value(most, 1, self.p.max_tokens)
 
-    def _coverage_scores(self, caches: Caches) -> tf.Tensor | None:
+    def _coverage_scores(self, caches: Caches, batch: Mapping[str, tf.Tensor]) -> tf.Tensor | None:
         """Returns the coverage penalty of each live text, float32 [B, K], at most 0.
 
         Returns None if `coverage_penalty` is 0. Raises ValueError if no layer has a cache
@@ -153,6 +153,14 @@ class Beam(Decoding):
         """
         if not self.p.coverage_penalty:
             return None
+        lost = 0.0
+        for num_stacked, covered in self._coverage_sums(caches):
+            logs = tf.math.log(tf.minimum(tf.where(covered > 0, covered, 1.0), 1.0))
+            lost += tf.reduce_sum(logs, axis=[*range(num_stacked), -1])
+        return self.p.coverage_penalty * tf.reshape(lost, [-1, self.p.num_beams])
+
+    def _coverage_sums(self, caches: Caches) -> list[tuple[int, tf.Tensor]]:
+        """Returns the number of stacked axes and the value of each cache `coverage`."""
         sums = [
             (len(path.stack_shape(name)), value)
             for name, value in caches.items()
@@ -163,23 +171,20 @@ class Beam(Decoding):
                 f"coverage_penalty={self.p.coverage_penalty}, but no layer of the model adds up"
                 " its attention weights in a cache `coverage`, as AdditiveAttention does: take 0"
             )
-        lost = 0.0
-        for num_stacked, covered in sums:
-            logs = tf.math.log(tf.minimum(tf.where(covered > 0, covered, 1.0), 1.0))
-            lost += tf.reduce_sum(logs, axis=[*range(num_stacked), -1])
-        return self.p.coverage_penalty * tf.reshape(lost, [-1, self.p.num_beams])
+        return sums
 
     def _extend(
         self,
-        plan: _BeamConstants,
+        plan: BeamConstants,
         index: tf.Tensor,
-        search: _Search,
+        search: Search,
         logits: tf.Tensor,
         coverage: tf.Tensor | None,
-    ) -> tuple[_Search, tf.Tensor]:
+    ) -> tuple[Search, tf.Tensor]:
         """Returns the search after one more token, and each live text's parent, int32 [B, K]."""
         penalties, num_beams = tf.constant(self._penalties()), self.p.num_beams
-        candidates, parents, token = _candidates(plan, index, search.live, logits)
+        log_probs = token_log_probs(logits, self.p.num_beams)
+        candidates, parents, token = find_candidates(plan, index, search.live, log_probs)
         ends = (token == plan.end_id[:, None]) & (index >= plan.first)[:, None]
         ends |= (index >= plan.last)[:, None]
         # At least 1, as texts of 0 tokens have no score; also, TensorFlow Lite would make a Relu6
@@ -189,15 +194,17 @@ class Beam(Decoding):
         if coverage is not None:
             scores += tf.gather(coverage, parents, batch_dims=1)
         ends_now = candidates._replace(value=tf.where(ends, scores, _NONE))
-        complete, _ = _best(_join_texts(search.complete, ends_now, num_beams), self.p.num_samples)
+        complete, _ = best_texts(
+            join_texts(search.complete, ends_now, num_beams), self.p.num_samples
+        )
         may_grow = candidates._replace(value=tf.where(ends, _NONE, candidates.value))
-        live, indices = _best(may_grow, num_beams)
+        live, indices = best_texts(may_grow, num_beams)
         is_done = live.value[:, 0] / penalties[-1] <= complete.value[:, -1]
-        search = _Search(live, complete, is_done | (index >= plan.last))
+        search = Search(live, complete, is_done | (index >= plan.last))
         return search, tf.gather(parents, indices, batch_dims=1)
 
 
-class _Texts(NamedTuple):
+class Texts(NamedTuple):
     """Texts of each prompt.
 
     The sort key `value` is the log-probability of a live text and the score of a complete one; -inf
@@ -209,36 +216,41 @@ class _Texts(NamedTuple):
     log_probs: tf.Tensor  # float32 [B, J, T]; the initial `value` where no token is yet
 
 
-class _Search(NamedTuple):
+class Search(NamedTuple):
     """The state of a search: texts of each prompt, best first."""
 
-    live: _Texts  # J = K texts that may grow
-    complete: _Texts  # J = S texts that have ended
+    live: Texts  # J = K texts that may grow
+    complete: Texts  # J = S texts that have ended
     is_done: tf.Tensor  # bool [B], whether no live text can become one of the S best any more
 
 
-class _BeamConstants(NamedTuple):
+class BeamConstants(NamedTuple):
     """Constants of the search's loop."""
 
     prompt_tokens: tf.Tensor  # int32 [T, B], forced tokens; -1 where the search chooses
     first: tf.Tensor  # int32 [B], the step of the loop at which each prompt has its first new token
     last: tf.Tensor  # int32 [B], the step at which each prompt has its last new token
     end_id: tf.Tensor  # int32 [B], the token that ends a text
-    start: _Search  # the state before the first step: one empty live text
+    start: Search  # the state before the first step: one empty live text
 
 
-def _candidates(
-    plan: _BeamConstants, index: tf.Tensor, live: _Texts, logits: tf.Tensor
-) -> tuple[_Texts, tf.Tensor, tf.Tensor]:
+def token_log_probs(logits: tf.Tensor, num_beams: int) -> tf.Tensor:
+    """Returns log-probabilities [B, K, V] of logits [B*K, V], both float32."""
+    vocab_size: Any = logits.shape[-1]
+    return tf.reshape(tf.nn.log_softmax(logits), [-1, num_beams, vocab_size])
+
+
+def find_candidates(
+    plan: BeamConstants, index: tf.Tensor, live: Texts, log_probs: tf.Tensor
+) -> tuple[Texts, tf.Tensor, tf.Tensor]:
     """Returns the 2 K best texts with one more token, and their parents and last tokens.
 
-    A prompt that still has tokens has one candidate, which extends its one live text. The logits,
-    float32 [B*K, V], are for the token after each live text. There are J candidates (2 K, or K if V
-    is 1), best first; parents and tokens are int32 [B, J].
+    A prompt that still has tokens has one candidate, which extends its one live text. The
+    log-probabilities, float32 [B, K, V], are for the token after each live text. There are J
+    candidates (2 K, or K if V is 1), best first; parents and tokens are int32 [B, J].
     """
     num_beams: Any = live.value.shape[1]
-    vocab_size: Any = logits.shape[-1]
-    log_probs = tf.reshape(tf.nn.log_softmax(logits), [-1, num_beams, vocab_size])
+    vocab_size: Any = log_probs.shape[-1]
     values = tf.reshape(live.value[:, :, None] + log_probs, [-1, num_beams * vocab_size])
     value, place = tf.math.top_k(values, min(2, vocab_size) * num_beams)
     prompt_token = plan.prompt_tokens[index][:, None]
@@ -253,17 +265,17 @@ def _candidates(
         return tf.where(is_now, new[:, :, None], tf.gather(texts, parents, batch_dims=1))
 
     tokens, log_probs = extend(live.tokens, token), extend(live.log_probs, log_prob)
-    return _Texts(value, tokens, log_probs), parents, token
+    return Texts(value, tokens, log_probs), parents, token
 
 
-def _best(texts: _Texts, num: int) -> tuple[_Texts, tf.Tensor]:
+def best_texts(texts: Texts, num: int) -> tuple[Texts, tf.Tensor]:
     """Returns the `num` best texts, best first, and their indices, int32 [B, num]."""
     value, places = tf.math.top_k(texts.value, num)
     tokens, log_probs = (tf.gather(v, places, batch_dims=1) for v in texts[1:])
-    return _Texts(value, tokens, log_probs), places
+    return Texts(value, tokens, log_probs), places
 
 
-def _join_texts(texts: _Texts, others: _Texts, num: int) -> _Texts:
+def join_texts(texts: Texts, others: Texts, num: int) -> Texts:
     """Returns, for each prompt, `texts` followed by the first `num` of `others`."""
     pairs = zip(texts, others, strict=True)
-    return _Texts(*(tf.concat([a, b[:, :num]], axis=1) for a, b in pairs))
+    return Texts(*(tf.concat([a, b[:, :num]], axis=1) for a, b in pairs))

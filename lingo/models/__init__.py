@@ -23,7 +23,7 @@ from lingo.models.image.unet import ConvNorm3D, UNet3D
 from lingo.models.speech.conformer import ConformerConv, ConformerEncoder, ConformerLayer
 from lingo.models.speech.las import LasDecoder, LasEncoder
 from lingo.models.speech.subsampling import ConvSubsampling
-from lingo.models.speech.transducer import JointNetwork, PredictionNetwork
+from lingo.models.speech.transducer import FramewiseJoint, JointNetwork, PredictionNetwork
 
 __all__ = [
     "AmoebaNetHead",
@@ -44,6 +44,7 @@ __all__ = [
     "ExtraMap",
     "FactorizedReduction",
     "FeaturePyramid",
+    "FramewiseJoint",
     "JointNetwork",
     "LasDecoder",
     "LasEncoder",

@@ -23,6 +23,7 @@ from lingo.optim.schedule import Schedule
 _INHERITED_FIELDS = ("learning_rate", "schedule", "weight_decay", "min_decay_rank", "slot_steps")
 _GLOBAL_FIELDS = (
     "max_grad_norm",
+    "discard_grad_norm",
     "max_weight_grad_norm",
     "max_grad_value",
     "ema_decay",

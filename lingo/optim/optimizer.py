@@ -137,6 +137,8 @@ class Optimizer(Configurable, interface=True):
     max_grad_value: float | None = None  # gradients are cut to -max_grad_value..max_grad_value
     max_weight_grad_norm: float | None = None  # each weight's gradient is scaled down to this norm
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
+    # if the norm over all weights is larger, all gradients become zeros; None: they never do
+    discard_grad_norm: float | None = None
     ema_decay: float | None = None  # per step, for averages of weights and statistics; None: off
     ema_warmup: bool = False  # after n steps, ema_decay is at most (1 + n) / (10 + n)
     average_steps: int | None = None  # averages are means over this many last steps; None: no means
@@ -161,7 +163,7 @@ class Optimizer(Configurable, interface=True):
             self.p, "learning_rate", "weight_decay", "min_decay_rank", "slot_steps"
         )
         ranges.check_positive(self.p, "max_grad_value", "max_weight_grad_norm", "max_grad_norm")
-        ranges.check_positive(self.p, "average_steps")
+        ranges.check_positive(self.p, "discard_grad_norm", "average_steps")
         ranges.check_fraction(self.p, "ema_decay")
         if self.p.ema_warmup and self.p.ema_decay is None:
             raise ParamError("ema_warmup=True needs ema_decay, which is None")
@@ -267,6 +269,9 @@ class Optimizer(Configurable, interface=True):
     ) -> dict[str, tf.Tensor]:
         """Clips gradients by all three limits: by value, then per weight, then by the global norm.
 
+        They become zeros if `norm` is above `discard_grad_norm`, as in Lingvo
+        (`grad_norm_to_clip_to_zero`); momentum and weight decay still move the weights.
+
         Args:
             weights: {path of a tensor: its description}.
             gradients: {path of a tensor: float32 [*weight.shape], or in rows}, like the result.
@@ -285,6 +290,9 @@ class Optimizer(Configurable, interface=True):
             changed = p.max_grad_value is not None or p.max_weight_grad_norm is not None
             factor = _factor(global_norm(weights, clipped) if changed else norm, p.max_grad_norm)
             clipped = {path: factor * g for path, g in clipped.items()}
+        if p.discard_grad_norm is not None:
+            is_large = norm > p.discard_grad_norm
+            clipped = {path: tf.where(is_large, 0.0, g) for path, g in clipped.items()}
         return clipped
 
     def update(self, update: Update) -> UpdatedWeight:

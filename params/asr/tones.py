@@ -1,20 +1,27 @@
-"""A small Conformer for words that are spelled in tones: invented, not spoken by people."""
+"""Small recognizers of words that are spelled in tones: invented, not spoken by people."""
 
 from __future__ import annotations
+
+from typing import Any, Literal
 
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import AudioInput, CharacterTokenizer
 from lingo.datasets import Tones
 from lingo.layers import BatchNorm
-from lingo.models import ConformerConv
+from lingo.models import ConformerConv, LasDecoder, PredictionNetwork
 from lingo.ops.speech import LogMel, SpecAugment
 from lingo.optim import Adam, Cosine, SequentialSchedule, Warmup
 from params.asr.conformer import conformer
-from tasks.asr.task import CtcRecognition
+from tasks.asr.attention import AttentionRecognition
+from tasks.asr.ctc import CtcRecognition
+from tasks.asr.transducer import TransducerRecognition
 
-NUM_STEPS = 200
 WARMUP_STEPS = 40
+WIDTH = 64  # of the networks that read or write letters
+
+Head = Literal["ctc", "transducer", "attention"]
+"""What makes words of the encoder's frames."""
 
 
 @experiment
@@ -28,6 +35,35 @@ def words(num_layers: int = 2):
 
     lingo train --exp=asr.tones.words --logdir=runs/tones
     """
+    return tones("ctc", num_layers=num_layers, num_steps=200)
+
+
+@experiment
+def transducer(num_layers: int = 2):
+    """The recognizer of `words` with a transducer in place of CTC; 202,910 weights.
+
+    After 200 steps, all words of 85 held-out recordings are right, with seed 0; after 100 steps,
+    32 % are wrong, and 14 % in the best of four hypotheses.
+
+    lingo train --exp=asr.tones.transducer --logdir=runs/transducer
+    """
+    return tones("transducer", num_layers=num_layers, num_steps=200)
+
+
+@experiment
+def attention(num_layers: int = 2):
+    """The recognizer of `words` with a decoder that attends to the recording; 456,894 weights.
+
+    After 300 steps, with seed 0, 31 % of the words of 85 held-out recordings are wrong, and 3 % in
+    the best of eight hypotheses.
+
+    lingo train --exp=asr.tones.attention --logdir=runs/attention
+    """
+    return tones("attention", num_layers=num_layers, num_steps=300)
+
+
+def tones(head: Head, *, num_layers: int, num_steps: int) -> Any:
+    """Returns an experiment on `Tones`."""
     data = AudioInput.params(
         source=Tones.params(split="train", heldout_fraction=0.1),
         front_end=LogMel.params(
@@ -49,10 +85,10 @@ def words(num_layers: int = 2):
     encoder = conformer(dim=48, num_layers=num_layers, num_heads=4, dropout_rate=0.0)
     encoder.all(ConformerConv).set(kernel=8)
     encoder.all(BatchNorm).set(statistics_over=16)
-    fall = Cosine.params(num_steps=NUM_STEPS - WARMUP_STEPS)
-    parts = [(Warmup.params(num_steps=WARMUP_STEPS), WARMUP_STEPS), (fall, NUM_STEPS)]
+    fall = Cosine.params(num_steps=num_steps - WARMUP_STEPS)
+    parts = [(Warmup.params(num_steps=WARMUP_STEPS), WARMUP_STEPS), (fall, num_steps)]
     return Experiment.params(
-        task=CtcRecognition.params(
+        task=recognition(head).set(
             encoder=encoder,
             spec_augment=SpecAugment.params(
                 freq_mask_max_bins=5, time_mask_max_frames=8, time_mask_count=2
@@ -65,7 +101,21 @@ def words(num_layers: int = 2):
             schedule=SequentialSchedule.params(parts=parts),
             max_grad_norm=1.0,
         ),
-        max_steps=NUM_STEPS,
-        evaluate=Evaluation.params(every_steps=NUM_STEPS // 2),
-        checkpoint=Checkpointing.params(every_steps=NUM_STEPS // 2),
+        max_steps=num_steps,
+        evaluate=Evaluation.params(every_steps=num_steps // 2),
+        checkpoint=Checkpointing.params(every_steps=num_steps // 2),
     )
+
+
+def recognition(head: Head) -> Any:
+    """Returns a task of the kind `head` with small networks."""
+    if head == "ctc":
+        return CtcRecognition.params()
+    if head == "transducer":
+        cfg = TransducerRecognition.params(num_beams=4)
+        cfg.prediction = PredictionNetwork.params(dim=WIDTH, hidden_dim=WIDTH)
+        cfg.joint.hidden_dim = WIDTH
+        return cfg
+    decoder = LasDecoder.params(dim=WIDTH, hidden_dim=2 * WIDTH)
+    decoder.attention.hidden_dim = WIDTH
+    return AttentionRecognition.params(decoder=decoder)

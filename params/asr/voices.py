@@ -6,7 +6,7 @@ docs/speech_study.md compares them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Literal, get_args
 
 from lingo.config.params import ParamError, Params
 from lingo.config.registry import experiment
@@ -18,12 +18,11 @@ from lingo.models import ConformerConv
 from lingo.ops.speech import LogMel, SpecAugment
 from lingo.optim import Adam, Cosine, SequentialSchedule, Warmup
 from params.asr.conformer import conformer
-from tasks.asr.task import CtcRecognition
+from params.asr.tones import recognition
 
 NUM_STEPS = 3_000
 
-HEADS: Mapping[str, Params] = {"ctc": CtcRecognition.params()}
-"""Name -> the task, with its loss and how it reads."""
+Head = Literal["ctc", "transducer"]
 
 LONGEST = 304  # frames of a recording, at most
 MEAN, STDDEV = 8.3, 1.4  # of a mel bin over the training recordings, in natural logarithms
@@ -31,33 +30,33 @@ MEAN, STDDEV = 8.3, 1.4  # of a mel bin over the training recordings, in natural
 
 @experiment
 def digits(
-    head: str = "ctc",
+    head: Head = "ctc",
     masked: bool = False,
     causal: bool = False,
     people: bool = False,
     num_steps: int = NUM_STEPS,
 ):
-    """A Conformer of four layers with CTC reads digits that eSpeak NG and Flite speak.
+    """A Conformer of four layers reads digits that eSpeak NG and Flite speak.
 
-    The 486,046 weights train on 2,726 recordings by eSpeak NG. Evaluations are on eSpeak NG's
-    held-out speakers (`voices`); on Flite, a synthesizer that is new to it (`flite`); and with
-    `people=True` on ten digits of a person (`people`), for which Debian's
-    asterisk-core-sounds-en-wav must be installed. `masked` adds SpecAugment. With `causal` no layer
-    after the first convolutions sees later frames, as streaming needs it.
+    With CTC, its 486,046 weights train on 2,726 recordings by eSpeak NG. Evaluations are on eSpeak
+    NG's held-out speakers (`voices`); on Flite, a synthesizer that is new to it (`flite`); and with
+    `people=True` on ten digits of a person (`people`), for which Debian's asterisk-core-sounds-en-
+    wav must be installed. `masked` adds SpecAugment. With `causal` no layer after the first
+    convolutions sees later frames, as streaming needs it.
 
     apt-get install espeak-ng flite
     lingo train --exp=asr.voices.digits --logdir=runs/digits
     """
-    if head not in HEADS:
-        raise ParamError(f"head={head!r} is not known: take {' or '.join(HEADS)}")
+    if head not in get_args(Head):
+        raise ParamError(f"head={head!r} is not known: take {' or '.join(get_args(Head))}")
     data = _data()
     warmup = max(1, num_steps // 15)
     fall = Cosine.params(num_steps=num_steps - warmup)
     parts = [(Warmup.params(num_steps=warmup), warmup), (fall, num_steps)]
     return Experiment.params(
-        task=HEADS[head]
-        .copy()
-        .set(encoder=_encoder(causal=causal), spec_augment=_MASKS.copy() if masked else None),
+        task=recognition(head).set(
+            encoder=_encoder(causal=causal), spec_augment=_MASKS.copy() if masked else None
+        ),
         train_input=data,
         eval_inputs=_heldout(data, people=people),
         optimizer=Adam.params(

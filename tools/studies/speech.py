@@ -32,6 +32,7 @@ ARMS = {
     "CTC": Trial("asr.voices.digits"),
     "CTC, SpecAugment": Trial("asr.voices.digits(masked=True)"),
     "CTC, causal": Trial("asr.voices.digits(causal=True)"),
+    "RNN-T": Trial("asr.voices.digits(head='transducer')"),
 }
 """Name -> trial with seed 0; the first is the one from which the others differ."""
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
+from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.embedding import Embedding
 from lingo.layers.initial import Uniform
@@ -115,6 +116,7 @@ class LasDecoder(Layer):
 
     Caches:
         context: float32 [M], the last average of the memory.
+        memory_seen: float32 [S], 1 where the memory is no padding; set with the memory.
     """
 
     vocab_size: int  # V
@@ -141,6 +143,7 @@ class LasDecoder(Layer):
         self.attention = p.attention.build(dim=p.hidden_dim, memory_dim=p.memory_dim)
         self.head = p.head.build(dim=p.hidden_dim + p.memory_dim, vocab_size=p.vocab_size)
         self.cache("context", [p.memory_dim], axes=("embed",), dtype="float32")
+        self.cache("memory_seen", [0], axes=(None,), dtype="float32")
 
     def __call__(self, tokens: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Returns the logits of the next token, float32 [B, T, V], for tokens int32 [B, T].
@@ -162,8 +165,9 @@ class LasDecoder(Layer):
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Returns the logits after new tokens, float32 [B, C, V], for tokens x, int32 [B, C].
 
-        `inputs` have `memory` in the first step, and `memory_segments` in every step.
+        `inputs` have `memory` and `memory_segments` in the first step.
         """
+        inputs = inputs._replace(memory_segments=tf.cast(self._see(inputs), tf.int32))
         memory, key = self.attention.recall(inputs)
         state = {"context": self.context}
         for i, network in enumerate(self.networks):
@@ -178,6 +182,12 @@ class LasDecoder(Layer):
         self.attention.add_coverage(coverage, is_first=is_first)
         return logits
 
+    def next_logits(
+        self, tokens: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS
+    ) -> tf.Tensor:
+        """Returns the logits of `step` after the last token, float32 [B, V], for decoding."""
+        return self.step(tokens, index, inputs=inputs)[:, -1]
+
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
         """Returns the operations for tokens of shape [B, T] and a memory of S positions (None: T).
 
@@ -188,6 +198,16 @@ class LasDecoder(Layer):
         size = (batch, length, self.p.hidden_dim)
         total += self.attention.flops(size, memory_length=memory_length)
         return total + self.head.flops((batch, length, self.head.p.dim))
+
+    def _see(self, inputs: CallInputs) -> tf.Tensor:
+        """Returns 1 where the memory of a step is no padding, float32 [B, S], and caches it."""
+        if inputs.memory is None:
+            return self.memory_seen
+        seen = tf.ones_like(inputs.memory[:, :, 0], tf.float32)
+        if inputs.memory_segments is not None:
+            seen = tf.cast(inputs.memory_segments > 0, tf.float32)
+        self.new_cache("memory_seen", seen)
+        return seen
 
     def _state_sizes(self) -> dict[str, int]:
         """Returns the names of what passes from token to token, and their widths."""
@@ -214,19 +234,25 @@ class LasDecoder(Layer):
         if inputs.position_ids is not None:
             xs["begins"] = tf.equal(tf.transpose(inputs.position_ids)[:, :, None], 0)
 
+        call = context.current()
+
         def body(i: tf.Tensor, carry: Any, x: dict[str, tf.Tensor]) -> tuple[Any, Any]:
             state, coverage = carry
             if "begins" in x:
                 state = {name: tf.where(x["begins"], 0.0, v) for name, v in state.items()}
             sees = x["mask"][:, None] if "mask" in x else mask
-            state, weights = self._advance(state, x["x"], memory, sees)
+            inner = call.derive()  # statistics of `Quantized` leave the loop as its outputs
+            with context.enter_call(inner):
+                state, weights = self._advance(state, x["x"], memory, sees)
             last = state[f"hidden_{len(self.networks) - 1}"]
             y = tf.cast(tf.concat([last, state["context"]], axis=-1), self.p.dtype)
-            return (state, coverage + weights), y
+            return (state, coverage + weights), (y, inner.sides.batch_statistics)
 
         coverage = tf.zeros_like(memory[0][:, :, 0], tf.float32)
         carry = (dict(state), coverage)
-        (state, coverage), outputs = scan(body, carry, xs, size_of(tokens, 1))
+        (state, coverage), (outputs, statistics) = scan(body, carry, xs, size_of(tokens, 1))
+        statistics = tf.nest.map_structure(lambda x: tf.reduce_sum(x, axis=0), statistics)
+        call.sides.add({"batch_statistics": statistics})
         outputs = annotate(tf.transpose(outputs, [1, 0, 2]), "batch", "length", "embed")
         return self.head(outputs, self.embedding.vectors()), dict(state), coverage
 

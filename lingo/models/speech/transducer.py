@@ -10,18 +10,21 @@ the frames, P width of the prediction network, J width of the joint network, V v
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
+from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.embedding import Embedding
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
-from lingo.layers.residual import Residual, ResidualCall, batch_residual
+from lingo.layers.residual import SEQUENCE_AXES, Residual, ResidualCall, batch_residual
 from lingo.layers.sequence.recurrent import Lstm, Recurrent
+from lingo.ops.speech.transducer import TransducerScores, transducer_scores
 
 
 class PredictionNetwork(Layer):
@@ -46,6 +49,11 @@ class PredictionNetwork(Layer):
         widths = [p.dim, *[p.hidden_dim] * (p.num_layers - 1)]
         self.networks = [p.network.build(dim=n, hidden_dim=p.hidden_dim) for n in widths]
 
+    @property
+    def output_dim(self) -> int:
+        """P, the width of the result."""
+        return self.p.hidden_dim
+
     def __call__(self, tokens: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Returns [B, U, P], in the layer's dtype, for int32 [B, U]: the blank, then labels.
 
@@ -62,6 +70,26 @@ class PredictionNetwork(Layer):
         for network in self.networks:
             y = network.step(y, index, inputs=CallInputs(position_ids=inputs.position_ids))
         return y
+
+    def start(self, size: Any) -> dict[str, tf.Tensor]:
+        """Returns the state of `size` rows before the blank, the argument of `advance`."""
+        names = (f"{n}_{i}" for i, net in enumerate(self.networks) for n in net.state_names)
+        return {name: tf.zeros([size, self.p.hidden_dim]) for name in names}
+
+    def advance(
+        self, tokens: tf.Tensor, state: Mapping[str, tf.Tensor]
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Returns [R, P] and the state after one more token, int32 [R], of each row.
+
+        It is `step` without caches and without a loop, for searches that reorder rows.
+        """
+        x, new = self.embedding(tokens[:, None])[:, 0], dict(state)
+        for i, network in enumerate(self.networks):
+            own = {name: state[f"{name}_{i}"] for name in network.state_names}
+            own = network.advance(own, network.input_gates(x))
+            new |= {f"{name}_{i}": value for name, value in own.items()}
+            x = tf.cast(own["hidden"], self.p.dtype)
+        return x, new
 
     def flops(self, shape: Sequence[int]) -> int:
         return sum(network.flops((*shape[:2], network.p.dim)) for network in self.networks)
@@ -108,9 +136,20 @@ class JointNetwork(Layer):
             x: frames [B, T, D], any float type.
             labels: [B, U, P], any float type, the result of a `PredictionNetwork`.
         """
-        x, labels = (tf.cast(value, self.p.dtype) for value in (x, labels))
-        frames = tf.einsum("btd,dj->btj", *self.operands("w_frame", input=x)) + self.b
-        texts = tf.einsum("bup,pj->buj", *self.operands("w_label", input=labels))
+        return self.join(self.project_frames(x), self.project_labels(labels))
+
+    def project_frames(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the frames' term inside the tanh, [B, T, J], for frames [B, T, D]."""
+        x = tf.cast(x, self.p.dtype)
+        return tf.einsum("btd,dj->btj", *self.operands("w_frame", input=x)) + self.b
+
+    def project_labels(self, labels: tf.Tensor) -> tf.Tensor:
+        """Returns the text's term inside the tanh, [B, U, J], for labels [B, U, P]."""
+        labels = tf.cast(labels, self.p.dtype)
+        return tf.einsum("bup,pj->buj", *self.operands("w_label", input=labels))
+
+    def join(self, frames: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
+        """Returns logits, float32 [B, T, U, V], for projected frames [B, T, J], texts [B, U, J]."""
         hidden = tf.tanh(frames[:, :, None] + texts[:, None])
         hidden = annotate(hidden, "batch", "length", None, "mlp")
         logits = tf.einsum("btuj,jv->btuv", *self.operands("w_out", tanh=hidden)) + self.b_out
@@ -135,4 +174,41 @@ class JointNetwork(Layer):
             batch_residual(1, call.shape, "input"),
             labels,
             Residual(1, hidden, ("batch", "length", None, "mlp")),
+        ]
+
+
+class FramewiseJoint(JointNetwork):
+    """A joint network whose loss has the logits of one frame in memory at a time.
+
+    Its call is `JointNetwork`'s; what a gradient keeps is said of `score_labels`.
+    """
+
+    def score_labels(self, x: tf.Tensor, texts: tf.Tensor, labels: tf.Tensor) -> TransducerScores:
+        """Returns the scores of `transducer_losses`, of frames, texts and labels.
+
+        Args:
+            x: frames [B, T, D], any float type.
+            texts: [B, U + 1, P], any float type, a `PredictionNetwork`'s result for the blank and
+                the labels.
+            labels: int32 [B, U].
+        """
+        call = context.current()
+
+        def join(frame: tf.Tensor, texts: tf.Tensor, tensors: Any) -> tf.Tensor:
+            with context.enter_call(call.derive(**tensors)):
+                return self.join(frame[:, None], texts)[:, 0]
+
+        frames, texts = self.project_frames(x), self.project_labels(texts)
+        return transducer_scores(join, frames, texts, labels, call.of([self]))
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        batch, length, _ = call.shape
+        num, width = call.memory_length or length, self.p.hidden_dim
+        return [
+            batch_residual(1, call.shape, "input"),
+            Residual(1, (batch, num, self.p.label_dim), ("batch", None, None)),
+            Residual(1, (batch, length, width), (*SEQUENCE_AXES, "mlp")),
+            Residual(1, (batch, num, width), ("batch", None, "mlp")),
+            # the lattice by frames and by diagonals, with the sums of the paths
+            Residual(6, (batch, length, num), (*SEQUENCE_AXES, None), dtype="float32"),
         ]

@@ -20,15 +20,23 @@ from lingo.ops.speech.transducer import (
     transducer_losses,
     transducer_scores,
 )
+from lingo.ops.speech.transducer_decode import (
+    Hypotheses,
+    TransducerModel,
+    transducer_beam,
+    transducer_greedy,
+)
 
 __all__ = [
     "POLICIES",
     "CtcLosses",
     "Decoded",
     "Features",
+    "Hypotheses",
     "Hypothesis",
     "LogMel",
     "SpecAugment",
+    "TransducerModel",
     "TransducerScores",
     "ctc_greedy",
     "ctc_is_feasible",
@@ -38,6 +46,8 @@ __all__ = [
     "scores_of_logits",
     "spec_augment_policy",
     "stack_frames",
+    "transducer_beam",
+    "transducer_greedy",
     "transducer_losses",
     "transducer_scores",
 ]

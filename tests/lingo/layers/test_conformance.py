@@ -26,7 +26,9 @@ from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
-from tasks.asr.task import CtcRecognition
+from tasks.asr.attention import AttentionRecognition
+from tasks.asr.ctc import CtcRecognition
+from tasks.asr.transducer import TransducerRecognition
 from tasks.bert.classification import TextClassification
 from tasks.bert.model import Bert, MaskedHead, TypeEmbedding
 from tasks.bert.question_task import QuestionAnswering
@@ -209,6 +211,14 @@ UTTERANCES = {
     "weights": np.ones(B, "f"),
 }
 HEAD_INPUTS = {"x": floats(B, T, D), "embedding": floats(7, D)}
+
+
+def recognizer(task: Params) -> Params:
+    """Returns a task that recognizes `UTTERANCES`."""
+    stack = Stack.params(layer=CONFORMER.copy())
+    encoder = models.ConformerEncoder.params(output_dim=D, stack=stack)
+    return task.set(encoder=encoder, feature_dim=6, vocab_size=4, max_labels=2)
+
 
 CASES: dict[type[Layer], Case] = {
     nn.Alibi: Case(
@@ -394,13 +404,23 @@ CASES: dict[type[Layer], Case] = {
         ROWS,
     ),
     CtcRecognition: Case(
-        CtcRecognition.params(
-            encoder=models.ConformerEncoder.params(
-                output_dim=D, stack=Stack.params(layer=CONFORMER.copy())
-            ),
-            feature_dim=6,
-            vocab_size=4,
-            max_labels=2,
+        recognizer(CtcRecognition.params()),
+        {"batch": UTTERANCES},
+        method="loss",
+    ),
+    AttentionRecognition: Case(
+        recognizer(
+            AttentionRecognition.params(decoder=models.LasDecoder.params(dim=D, hidden_dim=4))
+        ),
+        {"batch": UTTERANCES},
+        method="loss",
+    ),
+    TransducerRecognition: Case(
+        recognizer(
+            TransducerRecognition.params(
+                prediction=models.PredictionNetwork.params(dim=5, hidden_dim=4),
+                joint=models.FramewiseJoint.params(hidden_dim=4),
+            )
         ),
         {"batch": UTTERANCES},
         method="loss",
@@ -413,6 +433,11 @@ CASES: dict[type[Layer], Case] = {
         ),
         {"batch": ROWS | {"targets": floats(B), "weights": np.ones(B, "f")}},
         method="loss",
+    ),
+    models.FramewiseJoint: Case(
+        models.FramewiseJoint.params(dim=D, label_dim=5, hidden_dim=4, vocab_size=7),
+        {"x": floats(B, T, D), "texts": floats(B, 4, 5), "labels": integers(6, B, 3)},
+        method="score_labels",
     ),
     models.JointNetwork: Case(
         models.JointNetwork.params(dim=D, label_dim=5, hidden_dim=4, vocab_size=7),

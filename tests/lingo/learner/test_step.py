@@ -26,6 +26,8 @@ from lingo.models.detection.mask_rcnn import MaskRcnn
 from lingo.models.detection.pyramid import Backbone
 from lingo.models.detection.ssd import Ssd
 from lingo.models.speech.conformer import ConformerEncoder
+from lingo.models.speech.las import LasDecoder
+from lingo.models.speech.transducer import PredictionNetwork
 from lingo.ops.speech.spec_augment import SpecAugment
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.by_path import ByPath, Frozen
@@ -33,7 +35,9 @@ from lingo.optim.optimizer import Move, Slot, Update, Weight
 from lingo.optim.run_length import KnownLength
 from lingo.optim.schedule import ConstantRate
 from lingo.optim.sgd import Sgd
-from tasks.asr.task import CtcRecognition
+from tasks.asr.attention import AttentionRecognition
+from tasks.asr.ctc import CtcRecognition
+from tasks.asr.transducer import TransducerRecognition
 from tasks.bert.classification import TextClassification
 from tasks.bert.question_task import QuestionAnswering
 from tasks.bert.task import BertPretraining
@@ -230,13 +234,13 @@ def table_prediction() -> tuple[Params, dict[str, np.ndarray]]:
     return task.set(class_names=tuple("abcdefgh"[:K])), batch
 
 
-def ctc_recognition() -> tuple[Params, dict[str, np.ndarray]]:
+def recognition(task: Params) -> tuple[Params, dict[str, np.ndarray]]:
     encoder = ConformerEncoder.params(output_dim=4, dropout_rate=0.3)
     encoder.stack.num_layers = 1
     encoder.all(Attention).set(num_heads=2)
     encoder.all(BatchNorm).set(statistics_over=1)  # parts of any size
     augment = SpecAugment.params(freq_mask_max_bins=3, time_mask_max_frames=4)
-    task = CtcRecognition.params(encoder=encoder, feature_dim=6, vocab_size=V, max_labels=4)
+    task.set(encoder=encoder, feature_dim=6, vocab_size=V, max_labels=4)
     draw = np.random.RandomState(0)
     batch = {
         "features": draw.normal(size=(B, 12, 6)).astype("f"),
@@ -248,7 +252,24 @@ def ctc_recognition() -> tuple[Params, dict[str, np.ndarray]]:
     return task.set(spec_augment=augment), batch
 
 
+def attention_recognition() -> tuple[Params, dict[str, np.ndarray]]:
+    return recognition(AttentionRecognition.params(decoder=LasDecoder.params(dim=3, hidden_dim=4)))
+
+
+def ctc_recognition() -> tuple[Params, dict[str, np.ndarray]]:
+    return recognition(CtcRecognition.params())
+
+
+def transducer_recognition() -> tuple[Params, dict[str, np.ndarray]]:
+    task = TransducerRecognition.params(
+        prediction=PredictionNetwork.params(dim=3, hidden_dim=4), num_beams=3, max_symbols=2
+    )
+    task.joint.hidden_dim = 4
+    return recognition(task)
+
+
 TASKS = {
+    AttentionRecognition: attention_recognition,
     BertPretraining: bert_pretraining,
     ClickPrediction: click_prediction,
     CtcRecognition: ctc_recognition,
@@ -263,6 +284,7 @@ TASKS = {
     SequenceToSequence: sequence_to_sequence,
     TablePrediction: table_prediction,
     TextClassification: text_classification,
+    TransducerRecognition: transducer_recognition,
 }
 
 

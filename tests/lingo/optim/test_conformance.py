@@ -234,6 +234,7 @@ def test_a_rate_of_0_changes_no_weight(params, run, start, gradients):
         ("weight_decay", -1.0, "is negative"),
         ("min_decay_rank", -1, "is negative"),
         ("max_grad_norm", 0.0, "is not positive; None is its default"),
+        ("discard_grad_norm", 0.0, "is not positive; None is its default"),
         ("max_weight_grad_norm", -1.0, "is not positive; None is its default"),
         ("max_grad_value", 0.0, "is not positive; None is its default"),
         ("ema_decay", 1.0, r"is not in \[0, 1\)"),

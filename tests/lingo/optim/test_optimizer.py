@@ -171,6 +171,17 @@ def test_all_limits_together_hold_together():
     np.testing.assert_allclose(after["a"], by_weight / np.hypot(2.0, 0.5), rtol=1e-6)
 
 
+def test_gradients_of_a_large_norm_are_discarded():
+    size = np.hypot(*(np.linalg.norm(grad) for grad in GRADIENTS.values()))
+    kept = clipped(discard_grad_norm=1.01 * size, max_grad_norm=1.0)
+    assert np.hypot(*(np.linalg.norm(grad) for grad in kept.values())) == pytest.approx(1.0)
+    for grad in clipped(discard_grad_norm=0.99 * size, max_grad_norm=1.0).values():
+        assert not grad.any()
+    nan = {name: np.full_like(grad, np.nan) for name, grad in GRADIENTS.items()}
+    for grad in clipped(gradients=nan, discard_grad_norm=1.0).values():
+        assert np.isnan(grad).all()  # the step must not take them for good ones
+
+
 def test_the_norm_of_one_weight_is_that_of_one_layer():
     grad = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     weights = {STACK.path: STACK, "s": Weight("l/[0:2]/s", ("l/0/s", "l/1/s"), (2,), 1)}

@@ -1,4 +1,4 @@
-"""Trains a small recognizer on several runtimes; `test_runtimes.py` runs it.
+"""Trains a small recognizer on several runtimes; `test_runtimes.py` runs it with a name.
 
 It prints weights and losses of each as JSON. A process of its own, because TensorFlow and JAX
 choose their devices once a process.
@@ -7,6 +7,7 @@ choose their devices once a process.
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import jax
@@ -21,13 +22,22 @@ from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.replicated.replicated import Replicated
 
-NUM_STEPS = 3
-RUNTIMES = {
+NUM_STEPS = 5
+WRITERS = {
     "local": Local.params(),
-    "xla": Local.params(xla=True),
     "replicated": Replicated.params(),
-    "data4": Mesh.params(data=4, shard_update=True),
-    "sequence": Mesh.params(data=2, sequence=2),
+    "data2": Mesh.params(data=2),
+}
+RUNTIMES = {
+    "asr.tones.words": {
+        "local": Local.params(),
+        "xla": Local.params(xla=True),
+        "replicated": Replicated.params(),
+        "data4": Mesh.params(data=4, shard_update=True),
+        "sequence": Mesh.params(data=2, sequence=2),
+    },
+    "asr.tones.transducer": WRITERS,
+    "asr.tones.attention": WRITERS,
 }
 SMALL = (
     "Tones.num_recordings=60",
@@ -39,9 +49,9 @@ SMALL = (
 )
 
 
-def train(runtime: Params) -> dict[str, Any]:
+def train(name: str, runtime: Params) -> dict[str, Any]:
     """Returns weights and losses after some steps."""
-    params = registry.get("asr.tones.words", SMALL).params
+    params = registry.get(name, SMALL).params
     built = params.set(runtime=runtime).build()
     program = built.runtime.start(built.learner, initial_state(built.learner))
     batches = [built.train_input.batch(step) for step in range(NUM_STEPS)]
@@ -54,4 +64,6 @@ if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 4)
     jax.config.update("jax_platforms", "cpu")
     split_processor(2)
-    print(json.dumps({name: train(runtime) for name, runtime in RUNTIMES.items()}))
+    experiment = sys.argv[1]
+    found = {name: train(experiment, runtime) for name, runtime in RUNTIMES[experiment].items()}
+    print(json.dumps(found))

@@ -144,3 +144,29 @@ def test_an_exported_model_takes_features(folder: pathlib.Path, tmp_path: pathli
     features[:, : batch["features"].shape[1]] = batch["features"]
     found = predict.compute({"features": features, "num_frames": batch["num_frames"]})
     np.testing.assert_array_equal(found["labels"], trained(batch)["labels"])
+
+
+@pytest.mark.parametrize(
+    ("experiment", "num_hypotheses"), [("asr.tones.transducer", 4), ("asr.tones.attention", 8)]
+)
+def test_the_best_of_several_hypotheses_is_the_text(
+    experiment: str,
+    num_hypotheses: int,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run, clips = tmp_path / "run", tmp_path / "clips"
+    overrides = [*SMALL, "max_steps=1", "exp.num_layers=1", "ConformerEncoder.output_dim=16"]
+    flags = [f"--set={one}" for one in overrides]
+    assert main(["train", f"--exp={experiment}", f"--logdir={run}", *flags]) == 0
+    write_tones(clips, num_recordings=2)
+    file, output = clips / "00001.wav", tmp_path / "texts.jsonl"
+    assert main(["predict", f"--run={run}", f"--input={file}", f"--output={output}"]) == 0
+    (line,) = map(json.loads, output.read_text().splitlines())
+    found = lingo.load(run).predict(clips)
+    assert found["labels"].shape == (2, num_hypotheses, 20)
+    tokenizer = lingo.load(run).experiment.train_input.tokenizer
+    best = tokenizer.decode(found["labels"][1, 0, : found["num_labels"][1, 0]])
+    assert line["text"] == best
+    assert (np.diff(found["scores"], axis=1) <= 0).all()

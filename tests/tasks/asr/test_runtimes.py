@@ -5,18 +5,20 @@ import os
 import pathlib
 
 import numpy as np
+import pytest
 
 from lingo.config.lazy import tf
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE, printed
 from tests.tasks.asr import on_runtimes
 
 
-def test_every_runtime_trains_as_one_device_does(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("experiment", on_runtimes.RUNTIMES)
+def test_every_runtime_trains_as_one_device_does(experiment: str, tmp_path: pathlib.Path) -> None:
     environment = {**os.environ, **QUICK_TO_COMPILE, "XDG_CACHE_HOME": str(tmp_path)}
-    text = printed("-m", on_runtimes.__name__, env=environment)
+    text = printed("-m", on_runtimes.__name__, experiment, env=environment)
     found = json.loads(text.splitlines()[-1])
     one = found.pop("local")
-    assert found.keys() == on_runtimes.RUNTIMES.keys() - {"local"}
+    assert found.keys() == on_runtimes.RUNTIMES[experiment].keys() - {"local"}
     for name, many in found.items():
         tf.nest.map_structure(
             lambda a, b, where=name: np.testing.assert_allclose(

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.layers import BidirectionalRecurrent, Lstm
+from lingo.config.lazy import tf
+from lingo.layers import BidirectionalRecurrent, CallInputs, Lstm, Quantized
 from lingo.layers.context import apply
 from lingo.learner.state import initial_value
 from lingo.models import LasDecoder, LasEncoder
@@ -121,6 +122,47 @@ def test_packed_texts_are_written_as_if_each_were_alone(draw: Callable) -> None:
     second, _ = apply(layer, weights, TOKENS[:, 2:], memory=MEMORY[:, 3:])
     np.testing.assert_allclose(packed[:, :2], first, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(packed[:, 2:], second, rtol=1e-4, atol=1e-5)
+
+
+def test_steps_remember_which_memory_is_padding(draw: Callable) -> None:
+    layer = decoder()
+    weights = draw(layer)
+    whole, _ = apply(layer, weights, TOKENS, memory=MEMORY, memory_segments=SOUND)
+    caches, parts = layer.empty_caches(batch_size=2, length=T), []
+    for i in range(T):
+        inputs = (
+            CallInputs() if i else CallInputs(memory=tf.constant(MEMORY), memory_segments=SOUND)
+        )
+        call = {"caches": caches}
+        y, sides = apply(
+            layer, weights, TOKENS[:, i : i + 1], i, method="next_logits", call=call, inputs=inputs
+        )
+        caches = caches | sides.caches
+        parts.append(y)
+    np.testing.assert_allclose(np.stack(parts, axis=1), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_a_quantized_decoder_measures_its_ranges_in_every_step(draw: Callable) -> None:
+    params = LasDecoder.params(vocab_size=V, dim=E, memory_dim=M, hidden_dim=H)
+    layer = Quantized.params(layer=params).build()
+    weights = draw(layer)
+    state = {name: tf.constant(initial_value(spec, 0)) for name, spec in layer.states().items()}
+    inputs = {"memory": MEMORY, "memory_segments": SOUND}
+
+    @tf.function(autograph=False)
+    def program() -> Any:
+        call = {"state": state, "training": True}
+        with tf.GradientTape() as tape:
+            tape.watch([*weights.values()])
+            y, sides = apply(layer, weights, TOKENS, call=call, **inputs)
+        return tape.gradient(y, weights), sides.batch_statistics
+
+    gradients, statistics = program()
+    assert statistics.keys() == state.keys()
+    assert all(float(one["weight"]) > 0 for one in statistics.values())
+    once = statistics["attention/w_key_input_low"]["weight"]
+    assert float(statistics["networks/0/w_input_input_low"]["weight"]) == T * once
+    assert all(np.isfinite(one).all() and np.any(one) for one in gradients.values())
 
 
 def test_without_a_memory_it_is_refused(draw: Callable) -> None:

@@ -8,44 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.layers import Linear
-from lingo.layers.layer import Layer
-from lingo.learner.state import initial_value
-from lingo.learner.step import evaluate_batch, predict_batch
 from lingo.metrics.media import Image
-from tasks.asr.task import CtcRecognition
-
-B, T, F, V, U = 4, 5, 3, 3, 3
-DRAW = np.random.RandomState(0)
-BATCH: dict[str, Any] = {
-    "features": DRAW.normal(size=(B, T, F)).astype("f"),
-    "num_frames": np.array([5, 4, 2, 0], "i"),
-    "labels": np.array([[1, 2, 0], [1, 1, 0], [2, 2, 0], [0, 0, 0]], "i"),
-    "num_labels": np.array([2, 2, 2, 0], "i"),  # two equal labels need three frames
-    "weights": np.array([1, 1, 1, 0], "f"),
-    "rows": np.arange(B, dtype="i"),
-}
-
-
-class EveryFrame(Layer):
-    """Encodes each frame alone."""
-
-    dim: int
-    linear: Linear = Linear
-
-    def setup(self) -> None:
-        self.linear = self.p.linear.build(dim=self.p.dim, output_dim=4)
-
-    def __call__(self, x: tf.Tensor, *, inputs: Any) -> tf.Tensor:
-        return self.linear(x)
-
-    def subsample(self, segments: tf.Tensor) -> tf.Tensor:
-        return segments
-
-    def output_shape(self, shape: Any) -> tuple[int, ...]:
-        return (*shape[:-1], 4)
+from tasks.asr.ctc import CtcRecognition
+from tests.tasks.asr.small import BATCH, B, EveryFrame, F, T, U, V, compute, draw_weights, edits
 
 
 def build(**fields: Any) -> CtcRecognition:
@@ -55,23 +21,14 @@ def build(**fields: Any) -> CtcRecognition:
     return params.set(**fields).build()
 
 
-def compute(
+def run(
     task: CtcRecognition, batch: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, float], np.ndarray]:
     """Returns predictions, metrics, and probabilities of classes by slow NumPy, [B, T, V]."""
-    weights = {k: initial_value(spec, 0) for k, spec in task.weights().items()}
-    tensors = {k: tf.constant(v) for k, v in weights.items()}
-    given = {name: tf.constant(value) for name, value in batch.items()}
-    found = predict_batch(task, tensors, {}, given)
-    sums = tf.nest.map_structure(np.asarray, evaluate_batch(task, tensors, {}, given))
-    means = {k: v for n, s in sums.items() for k, v in task.read_metric(n, s).items()}
+    weights = draw_weights(task)
     x = batch["features"] @ weights["encoder/linear/w"] @ weights["head/w"] + weights["head/b"]
     exp = np.exp(x.astype("d"))
-    return (
-        {name: value.numpy() for name, value in found.items()},
-        task.results(means),
-        exp / exp.sum(-1, keepdims=True),
-    )
+    return *compute(task, batch, weights), exp / exp.sum(-1, keepdims=True)
 
 
 def collapse(path: tuple[int, ...]) -> list[int]:
@@ -90,7 +47,7 @@ def brute_force(probabilities: np.ndarray, labels: list[int]) -> float:
 
 
 def test_the_loss_is_in_nats_per_label_of_utterances_that_are_feasible() -> None:
-    _, metrics, probabilities = compute(build(), BATCH)
+    _, metrics, probabilities = run(build(), BATCH)
     nats = [
         -np.log(brute_force(probabilities[i, :size], BATCH["labels"][i, :2].tolist()))
         for i, size in enumerate([5, 4])
@@ -100,7 +57,7 @@ def test_the_loss_is_in_nats_per_label_of_utterances_that_are_feasible() -> None
 
 
 def test_predictions_are_the_labels_of_the_likeliest_path() -> None:
-    found, metrics, probabilities = compute(build(), BATCH)
+    found, metrics, probabilities = run(build(), BATCH)
     errors = 0
     for i, size in enumerate(BATCH["num_frames"][:3]):
         wanted = collapse(tuple(probabilities[i, :size].argmax(-1).tolist()))
@@ -110,17 +67,9 @@ def test_predictions_are_the_labels_of_the_likeliest_path() -> None:
     np.testing.assert_allclose(metrics["label_error_rate"], 100 * errors / 6)
 
 
-def edits(a: list[int], b: list[int]) -> int:
-    """Returns Levenshtein's distance, by recursion."""
-    if not a or not b:
-        return len(a) + len(b)
-    kept = edits(a[1:], b[1:]) + (a[0] != b[0])
-    return min(kept, edits(a[1:], b) + 1, edits(a, b[1:]) + 1)
-
-
 def test_labels_that_hold_the_blank_do_not_count() -> None:
     labels = np.array([[1, 0, 0], *BATCH["labels"][1:]], "i")
-    _, metrics, _ = compute(build(), BATCH | {"labels": labels})
+    _, metrics, _ = run(build(), BATCH | {"labels": labels})
     np.testing.assert_allclose(metrics["feasible"], 1 / 3)
 
 
@@ -129,8 +78,8 @@ def test_padding_does_not_matter() -> None:
     features[1, 4:], features[2, 2:], features[3] = 7.0, 7.0, 7.0
     labels = BATCH["labels"].copy()
     labels[:, 2], labels[3] = 1, 2
-    one, many = (compute(build(), b) for b in (BATCH, BATCH | {"features": features}))
-    others = compute(build(), BATCH | {"labels": labels})
+    one, many = (run(build(), b) for b in (BATCH, BATCH | {"features": features}))
+    others = run(build(), BATCH | {"labels": labels})
     for found in (many, others):
         assert found[1] == one[1]
         np.testing.assert_array_equal(found[0]["labels"][:3], one[0]["labels"][:3])
@@ -138,7 +87,7 @@ def test_padding_does_not_matter() -> None:
 
 def test_summaries_show_features() -> None:
     task = build()
-    found, *_ = compute(task, BATCH)
+    found, *_ = run(task, BATCH)
     picture = task.summaries(BATCH, found)["features"]
     assert isinstance(picture, Image)
     assert picture.pixels.shape == (B, F, T, 1)
