@@ -138,7 +138,7 @@ def _draw_masks(
         return picture
     pixels, masks = np.asarray(picture), np.asarray(content.masks, np.float64)
     size = (picture.height, picture.width)
-    is_covered = paste_masks(masks, content.boxes, size=size).any(0)[..., None]
+    is_covered = np.any(paste_masks(masks, content.boxes, size=size), axis=0)[..., None]
     mixed = np.rint((1 - _MASK_SHARE) * pixels + _MASK_SHARE * np.array(colour))
     return Picture.fromarray(np.where(is_covered, mixed, pixels).astype(np.uint8))
 

@@ -53,7 +53,9 @@ def plain_update(
     grad_norm = global_norm(weights, gradients)
     clipped = learner.optimizer.clip(weights, gradients, grad_norm)
     rates = learner.optimizer.rates(state.step)
-    moved = parts._apply_gradients(learner, weights, state.weights, state, clipped, rates, place)
+    moved = parts._apply_gradients(
+        learner, weights, state.weights, state, clipped, rates, place, tables={}
+    )
     new = parts._average_statistics(learner, state, moved, sums["batch_statistics"], place)
     after = TrainState(state.step + 1, *new)
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
