@@ -6,9 +6,9 @@ docs/speech_study.md compares them.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
-from lingo.config.params import ParamError, Params
+from lingo.config.params import Params
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import AudioInput, CharacterTokenizer
@@ -47,8 +47,6 @@ def digits(
     apt-get install espeak-ng flite
     lingo train --exp=asr.voices.digits --logdir=runs/digits
     """
-    if head not in get_args(Head):
-        raise ParamError(f"head={head!r} is not known: take {' or '.join(get_args(Head))}")
     data = _data()
     warmup = max(1, num_steps // 15)
     fall = Cosine.params(num_steps=num_steps - warmup)

@@ -76,5 +76,5 @@ def test_only_the_causal_encoder_ignores_later_frames(causal: bool, draw: Callab
 
 
 def test_an_unknown_head_is_one_sentence() -> None:
-    with pytest.raises(ParamError, match=r"head='las' is not known: take ctc or transducer"):
+    with pytest.raises(ParamError, match=r"head takes one of 'ctc', 'transducer', got"):
         get("asr.voices.digits(head='las')")
