@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lingo.config.options import declarations, word_field
-from lingo.storage.bucket import cache, mirror
+from lingo.storage.bucket import cache
 
 RUNS = ("run", "logdir")
 """The flags whose values may be addresses of runs, of all verbs."""
@@ -38,10 +38,14 @@ def bring_down(verb: str, options: Any) -> None:
     has_step = verb in _ALL or getattr(options, "step", None) is not None
     checkpoints = 0 if verb in _TEXTS else None if has_step else 1
     for folder in map(Path, _values(verb, options)):
-        if verb not in ("runs", "sweep"):
-            mirror.local_run(folder, checkpoints=checkpoints)
-        elif (address := cache.address_of(folder)) is not None:
+        if (address := cache.address_of(folder)) is None:
+            continue
+        from lingo.storage.bucket import mirror  # imports NumPy, which `lingo list` does without
+
+        if verb in ("runs", "sweep"):
             mirror.pull_all(address, folder)
+        else:
+            mirror.pull(address, folder, checkpoints=checkpoints)
 
 
 def _values(verb: str, options: Any) -> Iterator[str]:

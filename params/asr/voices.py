@@ -36,7 +36,7 @@ def digits(
     people: bool = False,
     num_steps: int = NUM_STEPS,
 ):
-    """A Conformer of four layers reads digits that eSpeak NG and Flite speak.
+    """A small Conformer reads digits that eSpeak NG and Flite speak.
 
     With CTC, its 486,046 weights train on 2,726 recordings by eSpeak NG. Evaluations are on eSpeak
     NG's held-out speakers (`voices`); on Flite, a synthesizer that is new to it (`flite`); and with

@@ -35,6 +35,7 @@ def sums(one):
         "losses": {term: tf.constant(1.0) for term in TERMS},
         "batch_statistics": {},
         "metrics": {},
+        "row_gradients": {},
         "gradients": {k: tf.ones(weight.shape) for k, weight in one.weights().items()},
     }
 

@@ -13,7 +13,6 @@ from lingo.config.params import ParamError, Params
 from lingo.layers import LayerNorm
 from lingo.layers.context import apply
 from lingo.layers.stacks.stack import Stack
-from lingo.metrics.media import Table
 from lingo.models import ConformerEncoder, JointNetwork, PredictionNetwork
 from tasks.asr.transducer import TransducerRecognition
 from tests.lingo.ops.speech.test_transducer import brute_force
@@ -111,16 +110,6 @@ def test_labels_with_the_blank_and_padding_do_not_count() -> None:
     labels[0, 0] = 0
     _, metrics = compute(task, BATCH | {"labels": labels}, weights)
     np.testing.assert_allclose(metrics["feasible"], 2 / 3)
-
-
-def test_the_table_has_the_best_hypothesis() -> None:
-    task = build()
-    found, _ = compute(task, BATCH, larger(task))
-    table = task.summaries(BATCH, found)["transcripts"]
-    assert isinstance(table, Table)
-    assert not table.problem()
-    size = found["num_labels"][0, 0]
-    assert table.columns["hypothesis"][0] == found["labels"][0, 0, :size].tolist()
 
 
 @pytest.mark.parametrize("name", ["num_beams", "max_symbols"])

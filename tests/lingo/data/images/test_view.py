@@ -18,7 +18,7 @@ KEYS = [random.fold(random.root_key(0), i) for i in range(200)]
 def test_a_random_view_is_that_of_inception_crop_and_flip_for_the_same_key():
     image, view = picture(40, 60), RandomView.params().build()
     for key in KEYS[:20]:
-        box, is_mirrored = view.window((40, 60), key)
+        box, is_mirrored, _ = view.window((40, 60), key)
         part = image[box.slices]
         np.testing.assert_array_equal(
             inception_crop(image, key, size=(box.height, box.width)), part
