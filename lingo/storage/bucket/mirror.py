@@ -276,16 +276,21 @@ def _make_equal(
     if state.is_last(last):
         there = table.local_checkpoints(folder)
         if there and checkpoints is not None:
-            wanted = []  # the folder has the same checkpoint, or later ones
+            wanted = []  # the folder has the same checkpoint, later ones, or has gone back
         missing = [name for name in wanted if name not in there]
+        if there:
+            missing = [name for name in missing if _order(name) < _order(there[-1])]
         only = {path: last.table[path] for path in last.table if path.startswith("checkpoints/")}
         table.restore(bucket, only, folder, checkpoints=missing)
         return
     with files.explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / STATE).unlink(missing_ok=True)  # until the end, the folder continues nothing
-    table.restore(bucket, last.table, folder, checkpoints=wanted)
-    table.delete_others(last.table, folder)
+    chosen = {*names} & {*wanted, *table.local_checkpoints(folder)}
+    if chosen.isdisjoint(names[-1:]):
+        chosen.clear()  # else the run would go on from an earlier checkpoint
+    table.restore(bucket, last.table, folder, checkpoints=sorted(chosen, key=_order))
+    table.delete_others(last.table, folder, checkpoints=chosen)
     _write_state(folder, _State(last.id))
 
 

@@ -276,12 +276,13 @@ def _in_threads(action: Callable[[str], None], paths: Collection[str]) -> None:
             raise
 
 
-def delete_others(table: Table, folder: Path) -> None:
+def delete_others(table: Table, folder: Path, *, checkpoints: Collection[str]) -> None:
     """Deletes the mirrored files of a folder that a table does not have.
 
-    Results of `lingo eval` stay: a process that only reads a run has written them here.
+    Of its checkpoints, only `checkpoints` stay. Results of `lingo eval` stay: a process that only
+    reads a run has written them here.
     """
-    for name in set(local_checkpoints(folder)) - set(checkpoint_names(table)):
+    for name in {*local_checkpoints(folder)} - {*checkpoints}:
         remove(folder / CHECKPOINTS / name)
     for path in list(_paths(folder, "")):
         if path not in table and not path.startswith((f"{CHECKPOINTS}/", "eval_")):

@@ -367,6 +367,39 @@ def test_only_the_newest_checkpoint_comes_down_unless_more_are_wanted(address, f
     assert content(elsewhere) == content(folder)
 
 
+def test_a_folder_that_was_overtaken_goes_on_from_the_newest_checkpoint(address, folder, elsewhere):
+    write(folder, {"config.json": "{}"} | step(2) | step(4))
+    committed(folder, address)
+    mirror.pull(address, elsewhere)
+    write(elsewhere, step(6))
+    committed(elsewhere, address)
+    mirror.pull(address, folder, checkpoints=0)  # as `lingo show` does, or the start of training
+    again = Mirror(folder, address)
+    again.open()
+    assert table.local_checkpoints(folder)[-1] == "step_00000006"
+    again.close(is_sound=True)
+
+
+def test_a_checkpoint_of_the_same_step_is_replaced_by_that_of_the_bucket(
+    address, folder, elsewhere
+):
+    write(folder, {"config.json": "{}"} | step(2) | step(4))
+    committed(folder, address)
+    mirror.pull(address, elsewhere, checkpoints=None)
+    write(elsewhere, step(2, "again") | step(6))
+    committed(elsewhere, address)
+    mirror.pull(address, folder)
+    assert content(folder) == content(elsewhere)
+
+
+def test_a_folder_that_has_gone_back_does_not_get_later_checkpoints_again(address, folder):
+    write(folder, {"config.json": "{}"} | step(2) | step(4))
+    committed(folder, address)
+    table.remove(folder / "checkpoints/step_00000004")
+    mirror.pull(address, folder, checkpoints=None)
+    assert table.local_checkpoints(folder) == ["step_00000002"]
+
+
 def test_hidden_files_links_and_runs_below_are_not_sent(address, folder, elsewhere):
     write(folder, {"sweep.json": "{}", ".lock": "", "000/config.json": "{}", "000/log.txt": ""})
     write(folder, {"001/trial.json": "{}", "checkpoints/step_00000002.corrupt-1/data": ""})
