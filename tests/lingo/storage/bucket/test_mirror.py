@@ -1,4 +1,4 @@
-"""A folder in a bucket is that of its last commit, whoever was killed, and has one writer."""
+"""A folder in a bucket equals its last commit, whatever was killed, and has one writer."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def committed(folder, address, kept=None):
 
 
 class NoLease:
-    """A lease that everybody has."""
+    """A lease that every process has."""
 
     has_overtaken = False
 
