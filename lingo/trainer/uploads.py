@@ -54,6 +54,7 @@ class Uploads(RunEvents):
         self._directory, self._progress = directory, progress
         self._seconds = 60 * experiment.p.checkpoint.upload_minutes
         self._last_seconds = 0.0  # when the last upload began
+        self._num_uploads = 0  # uploads that were looked at
         self._reported: str | None = None  # name of the last checkpoint whose upload is shown
         mirror.kept = self._kept()
 
@@ -67,8 +68,11 @@ class Uploads(RunEvents):
 
     def on_steps_end(self, run: ObservedRun, step: int) -> None:
         self._mirror.check()
+        if self._mirror.uploads == self._num_uploads:
+            return
+        self._num_uploads = self._mirror.uploads
         newest = next(reversed(self._mirror.checkpoints), None)
-        if newest is not None and newest != self._reported and self._mirror.uploads:
+        if newest is not None and newest != self._reported:
             self._reported = newest
             self._progress.message(f"{newest} is in {self._mirror.address}")
 
