@@ -238,7 +238,8 @@ def bring_down(
     Args:
         bucket: the bucket's folder.
         folder: the local folder, which is made. The caller has it for itself.
-        checkpoints: how many of the newest checkpoints to read; None: all.
+        checkpoints: how many of the newest checkpoints to read; None: all. The folder's own ones
+            stay if they equal those in the bucket, and the newest is among them.
         strict: whether to refuse a folder whose commits the bucket has lost.
 
     Returns:
