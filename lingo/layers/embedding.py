@@ -88,7 +88,7 @@ class EmbeddingTables(Layer):
     num_groups: int | None = None  # number of groups of whole tables; None: tables are not packed
     # tables with fewer rows than this are copied to every device; only if num_groups is None
     whole_below: int = 0
-    # a step updates only the rows that it looked up of tables with at least this many rows; None:
+    # in tables with at least this many rows, a step updates only the rows that it looked up; None:
     # it updates all rows of all tables
     sparse_from: int | None = None
     init: Initializer = FanIn.params(scale=1 / 3)  # of the tables; the fan-in is V

@@ -42,7 +42,8 @@ class Placement:
     def join_examples(self, values: Any) -> Any:
         """Joins the tensors [N, ...] of all devices along N; returns a structure like `values`.
 
-        N counts something for each of a device's own examples. The same on each device.
+        N counts something for each of a device's own examples, such as lookups. The result is the
+        same on each device.
         """
         return values
 

@@ -1,7 +1,7 @@
 """Sparse tables: a step reads, updates and writes only the rows that its batch looks up.
 
-    ids     gradients        each id once       update             write
-    7       a                2    b             reads row 2, 7     row 2, 7
+    ids     gradients        each id once       update              write
+    7       a                2    b             reads rows 2, 7     rows 2, 7
     2       b                7    a + c
     7       c                2    0             (a repeat, so that shapes do not depend on ids)
 
@@ -50,8 +50,9 @@ class RecordedReads:
     ) -> dict[str, RowGradients]:
         """Returns path -> gradients of a table's lookups, from the gradients of `rows`.
 
-        `whole` are the gradients of whole weights, by path. Raises ParamError if a looked-up table
-        has one, since the loss reads it without `look_up`, too.
+        `gradients` has, for each path, a tensor [..., D] per lookup, or None if the loss does not
+        depend on it. `whole` are the gradients of whole weights, by path. Raises ParamError if a
+        looked-up table has one, since the loss then reads the table without `look_up`, too.
         """
         found = {}
         for where, values in gradients.items():

@@ -172,7 +172,7 @@ def _apply_gradients(
 ) -> tuple[dict[str, Any], Slots]:
     """Returns all weights and slots after the update; `before` are the weights to be updated.
 
-    Of the sparse tables and their slots, it returns only the rows in `tables`.
+    For sparse tables and their slots, it returns only the rows in `tables`, [N, D].
     """
     optimizer, ema_rate = learner.optimizer, learner.optimizer.ema_rate(state.step)
     slots, after = place.slots_for_update(state.slots), {}

@@ -98,8 +98,8 @@ class EpochWarmup(Schedule):
 class InEpochs(Schedule):
     """Another schedule, whose numbers of steps are numbers of epochs.
 
-    An epoch is a pass over the run's training data. Its length is known when the data is open. The
-    numbers are whole; `EpochWarmup` rises for a part of an epoch.
+    An epoch is a pass over the run's training data. Its length is known when the data is open. Only
+    `Exponential` takes numbers with a fraction; `EpochWarmup` rises for a part of an epoch.
 
     >>> import numpy as np
     >>> from lingo.optim import Cosine, KnownLength

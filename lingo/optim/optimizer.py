@@ -49,8 +49,8 @@ class Weight(NamedTuple):
     row_columns: RowColumns | None = None
     fan_in: int | None = None  # number of inputs that each output of the layer sums, if known
     dims: tuple[str | None, ...] = ()  # logical axis of each axis of one weight, if known
-    # Whether it is a table, [V, D], of which a step updates only the rows that its batch looked up.
-    # Then the update's tensors are these rows, [N, D], and `shape` still describes the whole table.
+    # Whether a step updates only the rows of a table, [V, D], that its batch looked up. Then the
+    # update's tensors are these rows, [N, D], and `shape` still describes the whole table.
     sparse: bool = False
 
     @property
@@ -137,7 +137,7 @@ class Optimizer(Configurable, interface=True):
     max_grad_value: float | None = None  # gradients are cut to -max_grad_value..max_grad_value
     max_weight_grad_norm: float | None = None  # each weight's gradient is scaled down to this norm
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
-    # if the norm over all weights is larger, all gradients become zeros; None: they never do
+    # gradients become zeros if their norm over all weights is larger; None: they never do
     discard_grad_norm: float | None = None
     ema_decay: float | None = None  # per step, for averages of weights and statistics; None: off
     ema_warmup: bool = False  # after n steps, ema_decay is at most (1 + n) / (10 + n)
@@ -152,9 +152,9 @@ class Optimizer(Configurable, interface=True):
     """
 
     skips_zeros: ClassVar[bool] = False
-    """Whether `move` leaves an element whose gradient is 0 as it is, and its slots. Then rows of
-    sparse tables (`Weight.sparse`) that a step did not look up need no update. Subclasses do not
-    inherit it.
+    """Whether `move` changes neither an element whose gradient is 0, nor its slots. Then a step
+    needs no update for rows of sparse tables (`Weight.sparse`) that it did not look up. Subclasses
+    do not inherit it.
     """
 
     def check(self) -> None:
@@ -269,7 +269,7 @@ class Optimizer(Configurable, interface=True):
     ) -> dict[str, tf.Tensor]:
         """Clips gradients by all three limits: by value, then per weight, then by the global norm.
 
-        They become zeros if `norm` is above `discard_grad_norm`, as in Lingvo
+        Gradients become zeros if `norm` is above `discard_grad_norm`, as in Lingvo
         (`grad_norm_to_clip_to_zero`); momentum and weight decay still move the weights.
 
         Args:
@@ -355,8 +355,8 @@ class Optimizer(Configurable, interface=True):
         """Raises ParamError if a weight is a sparse table, but a step has to move all its rows."""
         if weight.sparse and (reason := self.dense_reason(weight)) is not None:
             raise ParamError(
-                f"{weight.path} is a sparse table, of which a step updates only the rows that it"
-                f" looked up, but {reason}: change the optimizer, or declare the table without"
+                f"{weight.path} is a sparse table: a step updates only the rows that it looked up,"
+                f" but {reason}: change the optimizer, or declare the table without"
                 " sparse (EmbeddingTables.sparse_from=None)"
             )
 

@@ -200,9 +200,9 @@ class Exponential(Schedule):
     array([1.  , 0.5 , 0.25], dtype=float32)
     """
 
-    num_steps: float  # steps per multiplication by decay_rate, perhaps not a whole number
+    num_steps: float  # steps per multiplication by decay_rate; may have a fraction
     decay_rate: float  # the multiplier
-    staircase: bool = False  # all at once, at the first step from each multiple of num_steps on
+    staircase: bool = False  # all at once, at the first step at or after a multiple of num_steps
 
     POSITIVE = ("num_steps", "decay_rate")
 

@@ -172,16 +172,18 @@ def _complete(
 
 
 def check_sparse(learner: Learner, layout: Layout | None) -> None:
-    """Raises ParamError if a layout cuts the update of a sparse table further than the table."""
+    """Raises ParamError if a layout splits a sparse table's update further than the table.
+
+    `layout` is None if the runtime splits no update.
+    """
+    if layout is None:
+        return
     for where, weight in learner.weights().items():
-        if (
-            weight.sparse
-            and layout
-            and not layout.rest[where] == layout.read[where] == (layout.update[where])
-        ):
+        splits = (layout.rest[where], layout.read[where], layout.update[where])
+        if weight.sparse and any(split != splits[0] for split in splits):
             raise ParamError(
-                f"runtime: {where} is a sparse table, of which each device updates the looked-up"
-                " rows that it has; shard_update=True would cut it further for its update: split"
+                f"runtime: {where} is a sparse table: each device updates the looked-up rows that"
+                " it has, and shard_update=True would split the table further for its update: split"
                 " its rows over these devices (weight_rules={'vocab': ['data']} of a Mesh), leave"
                 " shard_update out, or declare the table without sparse",
                 "runtime",

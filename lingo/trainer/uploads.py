@@ -6,6 +6,7 @@ import time
 import uuid
 
 from lingo.checkpoints import store
+from lingo.checkpoints.manifest import step_name, step_of
 from lingo.config.params import ParamError
 from lingo.contract import Experiment, ObservedRun, RunEvents
 from lingo.processes.processes import Processes
@@ -53,6 +54,7 @@ class Uploads(RunEvents):
         self._directory, self._progress = directory, progress
         self._seconds = 60 * experiment.p.checkpoint.upload_minutes
         self._last_seconds = 0.0  # when the last upload began
+        self._num_uploads = 0  # uploads that were looked at
         self._reported: str | None = None  # name of the last checkpoint whose upload is shown
         mirror.kept = self._kept()
 
@@ -66,8 +68,11 @@ class Uploads(RunEvents):
 
     def on_steps_end(self, run: ObservedRun, step: int) -> None:
         self._mirror.check()
-        newest = self._mirror.newest_checkpoint
-        if newest is not None and newest != self._reported and self._mirror.uploads:
+        if self._mirror.uploads == self._num_uploads:
+            return
+        self._num_uploads = self._mirror.uploads
+        newest = next(reversed(self._mirror.checkpoints), None)
+        if newest is not None and newest != self._reported:
             self._reported = newest
             self._progress.message(f"{newest} is in {self._mirror.address}")
 
@@ -80,8 +85,15 @@ class Uploads(RunEvents):
         self._last_seconds = time.monotonic()
 
     def _kept(self) -> Kept:
-        p, checkpoints = self._experiment.p.checkpoint, self._directory.checkpoints
-        pinned = set(best.best_steps(self._experiment, self._directory))
+        """Returns the checkpoints that the bucket keeps.
+
+        Another machine may have saved checkpoints that are in the bucket only; they count, too.
+        """
+        p = self._experiment.p.checkpoint
+        names = self._mirror.checkpoints
+        uploaded = {step for name in names if (step := step_of(name)) is not None}
+        steps = {*store.steps(self._directory.checkpoints), *uploaded}
+        pinned = set(best.best_steps(self._experiment, self._directory, uploaded=uploaded))
         if every := p.keep_every_steps:
-            pinned |= {step for step in store.steps(checkpoints) if step % every == 0}
-        return Kept(p.keep, {store.step_path(checkpoints, step).name for step in pinned})
+            pinned |= {step for step in steps if step % every == 0}
+        return Kept(p.keep, {step_name(step) for step in pinned})

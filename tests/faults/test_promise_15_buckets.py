@@ -1,4 +1,4 @@
-"""Promise 15: a run in a bucket is that of a directory, whatever is killed, late or cut.
+"""Promise 15: a run in a bucket equals a run in a directory, whatever is killed, late or cut.
 
 A server on this machine answers as S3 does. Two caches stand for two machines.
 """

@@ -15,7 +15,7 @@ import os
 import random
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from lingo.config.base.errors import check_package
 from lingo.storage import injection
@@ -54,13 +54,6 @@ class MissingObject(BucketError):
     """An object is not there, or its bucket is not."""
 
 
-class ObjectInfo(NamedTuple):
-    """What a bucket knows of an object."""
-
-    size: int  # in bytes
-    etag: str  # changes with the content
-
-
 class Bucket:
     """The objects below an address. Names are relative to the address, with slashes inside."""
 
@@ -74,7 +67,10 @@ class Bucket:
         self._files: Any = _open_file_system(scheme)
 
     def names(self, folder: str = "") -> list[str]:
-        """Returns the names of all objects below a folder, in order; [] without objects."""
+        """Returns the names of all objects below a folder, in order; [] without objects.
+
+        Raises BucketError.
+        """
         path = self._path(folder) if folder else self._root
         try:
             found: list[str] = self._call("list", folder, lambda: self._files.find(path))
@@ -89,15 +85,8 @@ class Bucket:
         path = self._path(name)
         return self._call("read", name, lambda: self._files.cat_file(path, start=start, end=stop))
 
-    def info(self, name: str) -> ObjectInfo:
-        """Returns an object's size and etag; raises MissingObject."""
-        path = self._path(name)
-        known = self._call("read", name, lambda: self._files.info(path))
-        mark = next((known[key] for key in ("ETag", "etag", "created") if key in known), "")
-        return ObjectInfo(int(known["size"]), str(mark).strip('"'))
-
     def put(self, name: str, data: bytes) -> None:
-        """Writes an object, whole: a reader gets the old content or the new content."""
+        """Writes an object, whole: a reader gets the old content or the new. Raises BucketError."""
         path = self._path(name)
         injection.count_upload()
         self._call("write", name, lambda: self._files.pipe_file(path, data))
@@ -110,7 +99,7 @@ class Bucket:
         injection.count_upload()
         if self._call("write", name, lambda: self._create(self._path(name), data)):
             return True
-        # An earlier try may have written it, although its answer got lost.
+        # An earlier try may have written the object, although the answer got lost.
         return self.read(name) == data
 
     def _create(self, path: str, data: bytes) -> bool:
@@ -163,7 +152,7 @@ class Bucket:
             raise BucketError(f"{self.address}/{name} is damaged: its bytes have changed")
 
     def delete(self, name: str) -> None:
-        """Deletes an object; does nothing if it does not exist."""
+        """Deletes an object; does nothing if it does not exist. Raises BucketError."""
         path = self._path(name)
         injection.count_upload()
         try:
@@ -177,12 +166,17 @@ class Bucket:
     # ---- tries and errors
 
     def _call(self, verb: str, name: str, action: Callable[[], _T]) -> _T:
-        """Calls an action until it succeeds, fails for good, or the patience is over."""
+        """Calls an action until it succeeds, fails for good, or the patience is over.
+
+        Raises BucketError, which says what to do, for any error of the action.
+        """
         deadline, pause, tries = time.monotonic() + self._patience, _FIRST_PAUSE_SECONDS, 0
         while True:
             tries += 1
             try:
                 return action()
+            except BucketError:  # the action's own, such as of a file that has become shorter
+                raise
             except Exception as error:  # the packages' errors have no common class
                 wait = random.uniform(0, pause)
                 if not _is_passing(error) or time.monotonic() + wait > deadline:

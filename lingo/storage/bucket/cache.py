@@ -32,16 +32,26 @@ def local_copy(address: str | Path) -> Path:
 
     Raises ParamError for an address whose names cannot be names of folders.
     """
-    match = _ADDRESS.fullmatch(str(address))
-    scheme, path = match.groups() if match else ("", "")
-    parts = path.rstrip("/").split("/")
-    if not all(map(_PART.fullmatch, parts)):
+    scheme, parts = _split(address)
+    if not is_valid(address):
         raise ParamError(
             f"{str(address)!r:.200} is not the address of a run: write gs://bucket/folder or"
             " s3://bucket/folder, whose names have letters, digits, '_', '.', '=', '@', '+', '-',"
             " and begin with a letter, a digit or '_'"
         )
     return _folder() / scheme / Path(*parts)
+
+
+def is_valid(address: str | Path) -> bool:
+    """Returns whether all names in an address can be names of folders, so that it has a copy."""
+    return all(map(_PART.fullmatch, _split(address)[1]))
+
+
+def _split(address: str | Path) -> tuple[str, list[str]]:
+    """Returns the scheme and the names of an address; [""] as names for any other text."""
+    match = _ADDRESS.fullmatch(str(address))
+    scheme, path = match.groups() if match else ("", "")
+    return scheme, path.rstrip("/").split("/")
 
 
 def address_of(path: str | Path) -> str | None:

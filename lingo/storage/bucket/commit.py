@@ -6,8 +6,8 @@
 
 Readers see the commit with the highest number. A commit is put if absent: if two writers have read
 the same commit, only one can add the next, and the other learns it. Objects that no commit names
-are invisible: the rest of an upload that was killed. A process that deletes such objects first adds
-a commit, so that an upload that only was slow cannot be committed any more.
+are invisible: a killed upload left them. A process that deletes such objects first adds a commit,
+so that an upload that was only slow cannot be committed any more.
 """
 
 from __future__ import annotations
@@ -88,11 +88,16 @@ def _parse(content: bytes, number: int, address: str) -> Commit:
 
 
 def add(bucket: Bucket, commit: Commit, *, writer: dict[str, Any]) -> None:
-    """Makes a commit the last one. Raises OvertakenError if there is one of its number."""
+    """Makes a commit the last one. Raises OvertakenError if another has its number, or a later one.
+
+    A commit is deleted after the next one was added. So a writer that slept may find its number
+    free, although others have gone on; it then has to leave all objects as they are.
+    """
     content = {"format": FORMAT, "id": commit.id, "writer": writer}
     content["files"] = table.to_json(commit.table)
     data = json.dumps(content, indent=1).encode()
-    if not bucket.put_if_absent(name_of(COMMITS, commit.number), data):
+    is_new = bucket.put_if_absent(name_of(COMMITS, commit.number), data)
+    if not is_new or newest_number(bucket, COMMITS) > commit.number:
         raise OvertakenError(
             f"another process has written to {bucket.address}, and continues the run there; what"
             " this process has done since its last upload is in the local copy only"
@@ -102,8 +107,8 @@ def add(bucket: Bucket, commit: Commit, *, writer: dict[str, Any]) -> None:
 def find_garbage(bucket: Bucket, last: Commit | None) -> list[str]:
     """Returns the names of earlier commits, and of objects that the last commit does not need.
 
-    Objects of an upload in progress are among them. So only who makes the next commit after this
-    call may delete them: the upload then cannot be committed any more.
+    Objects of an upload in progress are among them. So only the process that makes the next commit
+    after this call may delete them: the upload then cannot be committed any more.
     """
     needed = last.objects if last is not None else set()
     earlier = [name for name in bucket.names(COMMITS) if (number_of(name) or 0) < _number(last)]

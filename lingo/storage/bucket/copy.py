@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lingo.config.base.errors import ParamError
 from lingo.storage import files
-from lingo.storage.bucket import commit, table
+from lingo.storage.bucket import commit, mirror, table
 from lingo.storage.bucket.bucket import Bucket
 from lingo.storage.bucket.lease import Lease, process_names
 
@@ -42,9 +42,7 @@ def fetch(address: str, folder: Path) -> None:
     fails.
     """
     bucket = Bucket(address)
-    last = commit.read_newest(bucket)
-    if last is None:
-        raise ParamError(f"{address} holds no run")
     with files.new_folder(folder) as partial:
-        names = table.checkpoint_names(last.table)
-        table.restore(bucket, last.table, partial, checkpoints=names)
+        if mirror.bring_down(bucket, partial, checkpoints=None) is None:
+            raise ParamError(f"{address} holds no run")
+        (partial / mirror.STATE).unlink()  # the copy does not belong to the address

@@ -3,8 +3,8 @@
     lingo/lease/00000003.json    {"owner": "host h, process 12", "time": 17e8, "seconds": 60, ...}
 
 The highest number counts. Only its owner writes the object again, every `seconds / 4`. Others take
-the next number, put if absent: at once if the lease is released, if its process of this machine has
-ended, or if it is older than its `seconds`.
+the next number, put if absent: as soon as the lease is released, is older than its `seconds`, or
+belongs to a process of this machine that has ended.
 
 Clocks may differ between machines, and a process may sleep for longer than its lease. So a lease
 keeps writers apart, but the commits keep the run whole (`commit.add`).
@@ -52,7 +52,8 @@ class Lease:
     def take(self) -> None:
         """Takes the lease, and renews it in a thread until `release`.
 
-        Raises DirectoryLocked, naming the owner, if another process has it.
+        Raises DirectoryLocked, naming the owner, if another process has it, and BucketError if the
+        bucket fails.
         """
         number = newest_number(self._bucket, LEASES)
         before = self._read(number) if number else {}

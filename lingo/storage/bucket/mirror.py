@@ -41,16 +41,16 @@ _log = logging.getLogger(__name__)
 
 
 class Kept(NamedTuple):
-    """Which checkpoints a bucket has."""
+    """Which checkpoints a bucket has; the folder's newest one is always among them."""
 
     latest: int | None = None  # number of uploaded checkpoints that stay; None: all
-    pinned: Collection[str] = ()  # names of checkpoints that are uploaded in any case
+    pinned: Collection[str] = ()  # names of checkpoints that are uploaded, and stay, in any case
 
 
 class _State(NamedTuple):
-    """What a folder knows of its last commit."""
+    """The commits that a folder continues."""
 
-    id: str = ""
+    id: str = ""  # of the last commit that has surely succeeded; "": there was no commit
     pending: tuple[str, ...] = ()  # ids of later commits that were begun, and may have succeeded
 
     def is_last(self, last: Commit) -> bool:
@@ -73,13 +73,13 @@ class Mirror:
         self._bucket = Bucket(address)
         self._lease = Lease(self._bucket)
         self._last: Commit | None = None
-        self._known: dict[str, Identity] = {}  # of the files in the last commit
+        self._known: dict[str, Identity] = {}  # path -> the file's identity in the last commit
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mirror")
         self._pending: Future[None] | None = None
         self._begun: list[str] = []  # ids of commits since the last that has surely succeeded
 
     def open(self) -> None:
-        """Takes the lease, brings the folder up to date, and sweeps rests of killed processes.
+        """Takes the lease, brings the folder up to date, and deletes what killed processes left.
 
         Raises DirectoryLocked if another process has the lease, BucketError if the bucket fails.
         """
@@ -96,7 +96,7 @@ class Mirror:
             raise
 
     def _sweep(self) -> None:
-        """Deletes the rests of killed processes, and shuts out processes that only sleep."""
+        """Deletes what killed processes left, and shuts out processes that only sleep."""
         garbage = commit.find_garbage(self._bucket, self._last)
         if garbage or self._lease.has_overtaken:
             before = self._last
@@ -114,13 +114,16 @@ class Mirror:
         return self._pending is not None and not self._pending.done()
 
     @property
-    def newest_checkpoint(self) -> str | None:
-        """The name of the newest checkpoint in the bucket; None: it has no checkpoint."""
+    def checkpoints(self) -> list[str]:
+        """The names of the checkpoints in the bucket, by increasing step."""
         last = self._last  # the thread may replace it
-        return next(reversed(table.checkpoint_names(last.table)), None) if last else None
+        return table.checkpoint_names(last.table) if last else []
 
     def upload(self) -> None:
-        """Begins to commit the folder as it is now; waits for an upload in progress first."""
+        """Begins to commit the folder as it is now; waits for an upload in progress first.
+
+        Raises as `check` does, and StorageError if a file cannot be read.
+        """
         self.wait()
         self.check()
         names, snapshot = self._take_snapshot(self.kept)
@@ -164,17 +167,15 @@ class Mirror:
 
     def _take_snapshot(self, kept: Kept) -> tuple[list[str], Snapshot]:
         """Returns the names of checkpoints to keep in the bucket, and the files to have there."""
-        there = table.local_checkpoints(self.folder)
-        sent = table.checkpoint_names(self._last.table if self._last else ())
-        # A run that went back has deleted later checkpoints, and those stay deleted.
-        earlier = [name for name in sent if there and _order(name) < _order(there[-1])]
-        if kept.latest is None:
-            chosen, stay = {*there}, earlier
-        else:
-            chosen = {*there[-1:], *(n for n in there if n in sent or n in kept.pinned)}
-            stay = sorted({*earlier, *there[-1:]}, key=_order)[-kept.latest :]
-        snapshot = table.take_snapshot(self.folder, self._known, checkpoints=chosen)
-        return sorted({*chosen, *stay}, key=_order), snapshot
+        for _ in range(_TRIES):
+            there = table.local_checkpoints(self.folder)
+            chosen, stay = _choose(there, self.checkpoints, kept)
+            snapshot = table.take_snapshot(self.folder, self._known, checkpoints=chosen)
+            # Checkpoints are written and deleted in another thread, perhaps just now.
+            if chosen <= {*table.local_checkpoints(self.folder)}:
+                return sorted({*chosen, *stay}, key=_order), snapshot
+            snapshot.close()
+        raise files.StorageError(f"{self.folder} changes faster than it is read")
 
     def _commit(self, snapshot: Snapshot, names: Collection[str]) -> None:
         try:
@@ -207,6 +208,21 @@ class Mirror:
         self._last = new
 
 
+def _choose(there: list[str], sent: list[str], kept: Kept) -> tuple[set[str], set[str]]:
+    """Returns which local checkpoints the bucket gets, and which of its own ones it keeps.
+
+    `there` are the names of the local checkpoints, `sent` the names in the bucket, by step. Another
+    machine may have saved what is in the bucket only.
+    """
+    # A run that went back has deleted later checkpoints, and they stay deleted.
+    earlier = [name for name in sent if not there or _order(name) < _order(there[-1])]
+    if kept.latest is None:
+        return {*there}, {*earlier}
+    latest = sorted({*earlier, *there[-1:]}, key=_order)[-kept.latest :]
+    chosen = {*there[-1:], *(name for name in there if name in sent or name in kept.pinned)}
+    return chosen, {*latest, *(name for name in earlier if name in kept.pinned)}
+
+
 def _order(name: str) -> tuple[int, str]:
     return len(name), name
 
@@ -222,10 +238,17 @@ def bring_down(
     Args:
         bucket: the bucket's folder.
         folder: the local folder, which is made. The caller has it for itself.
-        checkpoints: how many of the newest checkpoints to read; None: all.
+        checkpoints: how many of the newest checkpoints to read; None: all. The folder's own ones
+            stay if they equal those in the bucket, and the newest is among them.
         strict: whether to refuse a folder whose commits the bucket has lost.
 
-    Returns the last commit, or None without a commit: the folder then stays as it is.
+    Returns:
+        The last commit, or None without a commit: the folder then stays as it is.
+
+    Raises:
+        ParamError: if `strict`, and the bucket has lost the folder's commits.
+        BucketError: if the bucket fails, or an object is damaged.
+        StorageError: if a file cannot be written.
     """
     for _ in range(_TRIES):  # the writer may replace the commit meanwhile
         last, state = commit.read_newest(bucket), _read_state(folder)
@@ -254,16 +277,21 @@ def _make_equal(
     if state.is_last(last):
         there = table.local_checkpoints(folder)
         if there and checkpoints is not None:
-            wanted = []  # the folder has the same checkpoint, or later ones
+            wanted = []  # the folder has the same checkpoint, later ones, or has gone back
         missing = [name for name in wanted if name not in there]
+        if there:
+            missing = [name for name in missing if _order(name) < _order(there[-1])]
         only = {path: last.table[path] for path in last.table if path.startswith("checkpoints/")}
         table.restore(bucket, only, folder, checkpoints=missing)
         return
     with files.explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    (folder / STATE).unlink(missing_ok=True)  # until the end, the folder continues nothing
-    table.restore(bucket, last.table, folder, checkpoints=wanted)
-    table.delete_others(last.table, folder)
+        (folder / STATE).unlink(missing_ok=True)  # until the end, the folder continues nothing
+    chosen = {*names} & {*wanted, *table.local_checkpoints(folder)}
+    if chosen.isdisjoint(names[-1:]):
+        chosen.clear()  # else the run would go on from an earlier checkpoint
+    table.restore(bucket, last.table, folder, checkpoints=sorted(chosen, key=_order))
+    table.delete_others(last.table, folder, checkpoints=chosen)
     _write_state(folder, _State(last.id))
 
 
@@ -287,8 +315,8 @@ def _write_state(folder: Path, state: _State) -> None:
 def pull(address: str, folder: Path, *, checkpoints: int | None = 1) -> bool:
     """Makes a local copy equal to a bucket's last commit; returns whether there is one.
 
-    `checkpoints` is as for `bring_down`. A copy in which a process of this machine writes is newer
-    than the bucket, and is left as it is.
+    `checkpoints` and errors are as for `bring_down`. A copy in which a process of this machine
+    writes is newer than the bucket, and is left as it is.
     """
     bucket = Bucket(address)
     if commit.read_newest(bucket) is None:
@@ -315,12 +343,18 @@ def local_run(path: str | Path, *, checkpoints: int | None = 1) -> Path:
 
 
 def pull_all(address: str, folder: Path) -> None:
-    """Pulls, without checkpoints, each run that is at or below an address."""
+    """Pulls, without checkpoints, each run that is at or below an address.
+
+    Objects may come from anywhere, so runs whose address has no local copy, such as one with "..",
+    are left out.
+    """
     names = Bucket(address).names()
     ends = (f"{commit.COMMITS}/", f"/{commit.COMMITS}/")
     homes = {name[: name.rindex(ends[0])] for name in names if ends[1] in f"/{name}"}
-    for home in sorted(home.strip("/") for home in homes):
-        pull(f"{address.rstrip('/')}/{home}".rstrip("/"), folder / home, checkpoints=0)
+    for home in sorted(home.rstrip("/") for home in homes):
+        run = f"{address.rstrip('/')}/{home}".rstrip("/")
+        if cache.is_valid(run):
+            pull(run, folder / home, checkpoints=0)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ OBJECTS = "lingo/objects"
 CHECKPOINTS = "checkpoints"
 """The folder whose folders appear and disappear whole."""
 
-_BEGUN = ("config.json", ".lock")  # of a run, which has an own copy
+_BEGUN = ("config.json", ".lock")  # files of a run, which has a mirror of its own
 _THREADS = 4
 _PIECE_BYTES = 1 << 22
 
@@ -72,7 +72,7 @@ class Snapshot(NamedTuple):
     """The files of a folder at a moment."""
 
     changed: dict[str, OpenFile]  # path -> file that is new, or may differ from the last snapshot
-    same: set[str]  # paths of files that do not
+    same: set[str]  # paths of files that do not differ
 
     def close(self) -> None:
         """Closes the files."""
@@ -85,14 +85,16 @@ class Snapshot(NamedTuple):
 
 def checkpoint_names(paths: Collection[str]) -> list[str]:
     """Returns the names of the checkpoints that have some of these files, by increasing step."""
-    names = {parts[1] for path in paths if (parts := path.split("/"))[0] == CHECKPOINTS}
+    split = (path.split("/") for path in paths)
+    names = {parts[1] for parts in split if parts[0] == CHECKPOINTS and len(parts) > 2}
     return sorted(names, key=lambda name: (len(name), name))
 
 
 def local_checkpoints(folder: Path) -> list[str]:
     """Returns the names of a folder's committed checkpoints, by increasing step."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        names = [entry.name for entry in os.scandir(folder / CHECKPOINTS) if _is_plain(entry)]
+        with os.scandir(folder / CHECKPOINTS) as entries:
+            names = [entry.name for entry in entries if entry.is_dir() and _is_plain(entry)]
         return sorted(names, key=lambda name: (len(name), name))
     return []
 
@@ -130,7 +132,7 @@ def send(bucket: Bucket, snapshot: Snapshot, table: Table, *, attempt: str) -> T
     """Writes the new bytes of a snapshot, and returns the snapshot's table; commits nothing.
 
     `table` is the last commit's. The names of new objects begin with `attempt`, which no other
-    call may have used.
+    call may have used. Raises BucketError if the bucket fails, or if a file has become shorter.
     """
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="upload") as pool:
         sent = {
@@ -211,7 +213,8 @@ def restore(bucket: Bucket, table: Table, folder: Path, *, checkpoints: Collecti
     """Makes a folder's files equal to a table's, but reads only `checkpoints` of its checkpoints.
 
     Files that the folder has with the right content are not read again, and a checkpoint appears
-    whole. Nothing is deleted. Raises MissingObject if a writer has replaced the table meanwhile.
+    whole. Nothing is deleted. Raises MissingObject if a writer has replaced the table meanwhile,
+    BucketError if an object is damaged, and StorageError if a file cannot be written.
     """
     for name in checkpoints:
         files = {path: table[path] for path in table if path.startswith(f"{CHECKPOINTS}/{name}/")}
@@ -273,12 +276,13 @@ def _in_threads(action: Callable[[str], None], paths: Collection[str]) -> None:
             raise
 
 
-def delete_others(table: Table, folder: Path) -> None:
-    """Deletes a folder's files that a table does not have, of those that are mirrored.
+def delete_others(table: Table, folder: Path, *, checkpoints: Collection[str]) -> None:
+    """Deletes the mirrored files of a folder that a table does not have.
 
-    Results of `lingo eval` stay: a process that only reads a run has written them here.
+    Of its checkpoints, only `checkpoints` stay. Results of `lingo eval` stay: a process that only
+    reads a run has written them here.
     """
-    for name in set(local_checkpoints(folder)) - set(checkpoint_names(table)):
+    for name in {*local_checkpoints(folder)} - {*checkpoints}:
         remove(folder / CHECKPOINTS / name)
     for path in list(_paths(folder, "")):
         if path not in table and not path.startswith((f"{CHECKPOINTS}/", "eval_")):

@@ -14,8 +14,8 @@
 One process writes at a time, under a lock; reading needs no lock. If several processes train
 together, only the leader writes; in the other processes the directory is not `enabled`.
 
-The directory of a run in a bucket is a local copy (`lingo/storage/bucket`). Who locks it holds the
-bucket's lease, too.
+The directory of a run in a bucket is a local copy (`lingo/storage/bucket`). The process that locks
+it holds the bucket's lease, too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ VECTORS = "vectors.jsonl"
 MAX_BYTES = 2**26  # largest text to read; four times the largest experiment's config.txt
 MAX_PATH_BYTES = 3500  # Linux allows 4096, of which names inside the directory need some
 MAX_PART_BYTES = 255
-REFRESH_SECONDS = 10.0
+REFRESH_SECONDS = 10.0  # least time between looks at a bucket
 
 _log = logging.getLogger(__name__)
 
@@ -171,13 +171,14 @@ class RunDirectory:
         if self.address is None:
             yield
             return
-        self.mirror, is_sound = Mirror(self.path, self.address), False
-        self.mirror.open()
+        mirror, is_sound = Mirror(self.path, self.address), False
+        mirror.open()
+        self.mirror = mirror
         try:
             yield
             is_sound = True
         finally:
-            mirror, self.mirror = self.mirror, None
+            self.mirror = None
             mirror.close(is_sound=is_sound)
 
     def refresh(self) -> None:

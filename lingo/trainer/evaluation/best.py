@@ -7,7 +7,7 @@ that removes rows also removes their effect.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from lingo.checkpoints import store
@@ -110,11 +110,16 @@ def check_metric(experiment: Experiment, results: Mapping[str, Mapping[str, floa
         raise error
 
 
-def best_steps(experiment: Experiment, run: RunDirectory) -> list[int]:
-    """Returns the steps of the best existing checkpoints, at most `checkpoint.keep_best`."""
+def best_steps(
+    experiment: Experiment, run: RunDirectory, *, uploaded: Collection[int] = ()
+) -> list[int]:
+    """Returns the steps of the best existing checkpoints, at most `checkpoint.keep_best`.
+
+    Checkpoints exist in the run's directory, or, at the steps `uploaded`, in its bucket.
+    """
     if not experiment.p.checkpoint.keep_best:
         return []
-    there = set(store.steps(run.checkpoints))
+    there = {*store.steps(run.checkpoints), *uploaded}
     best = [
         step for step in ranking(experiment, run.metrics.read()).steps_best_first() if step in there
     ]

@@ -1,4 +1,4 @@
-"""Pictures of examples with what was predicted for them, as files: what a task shows of each."""
+"""Writes pictures of examples with their predictions: the images of `Task.summaries`, as files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def write_pictures(folder: Path, experiment: Experiment, input: Input) -> Iterat
     the input, `000012.png`, and the image's name if a task has several.
 
     Raises:
-        ParamError: by the function, if the task's summaries of an example have no image; if the
-            folder exists.
+        ParamError: if the folder exists; by the function, if the task's summaries of an example
+            have no image.
         StorageError: if the folder cannot be written.
     """
     task, step = experiment.task.select(input.specs()), 0

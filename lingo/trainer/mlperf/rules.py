@@ -10,6 +10,7 @@ the targets of 0.23 for SSD and 0.24 for GNMT. BERT's targets are from the compl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -72,13 +73,16 @@ class Rules(NamedTuple):
     def accuracy(self, value: Any) -> Any:
         """Returns the number of a value of `eval_accuracy` that is compared with `target`.
 
-        Of several metrics it is the smallest share of a target, at most 1; any other value stays as
-        it is.
+        Of several metrics it is the smallest share of a target, at most 1, or NaN if one of them is
+        no finite number. Any other value stays as it is.
         """
         if not self.parts or not isinstance(value, Mapping):
             return value
-        shares = [float(value.get(name, 0)) / part.target for name, part in self.parts.items()]
-        return min(1.0, *shares)
+        try:
+            shares = [float(value.get(name, 0)) / part.target for name, part in self.parts.items()]
+        except (TypeError, ValueError):  # a log may have anything
+            return math.nan
+        return min(1.0, *shares) if all(map(math.isfinite, shares)) else math.nan
 
     def __str__(self) -> str:
         return f"{self.name}@{self.ruleset}"

@@ -111,7 +111,7 @@ class MlperfLog(RunObserver):
 
     def on_evaluation_end(self, run: ObservedRun, report: EvaluationReport) -> None:
         """Ends an evaluation and its block; after the last evaluation, stops the clock."""
-        name, _, _ = self._experiment.p.evaluate.metric.partition("/")
+        name = self._experiment.p.evaluate.metric.partition("/")[0]
         number = self._epoch_number()
         accuracy = self.rules.log_value(report.results[name])
         self._add("eval_accuracy", accuracy, epoch_num=number)

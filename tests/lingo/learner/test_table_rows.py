@@ -163,12 +163,12 @@ def test_accumulation_is_refused():
 @pytest.mark.parametrize(
     ("runtime", "message"),
     [
-        (Replicated.params(shard_update=True, devices=["CPU:0"]), "shard_update=True would cut"),
-        (Mesh.params(data=2, shard_update=True), "shard_update=True would cut"),
+        (Replicated.params(shard_update=True, devices=["CPU:0"]), "shard_update=True would split"),
+        (Mesh.params(data=2, shard_update=True), "shard_update=True would split"),
         (SimulatedTorus.params(shape=[2, 2]), "SimulatedTorus adds up whole gradients"),
     ],
 )
-def test_runtimes_that_cut_or_add_up_whole_gradients_refuse(runtime: Params, message: str):
+def test_runtimes_that_split_or_add_up_whole_gradients_refuse(runtime: Params, message: str):
     runtime.build().check_learner(learner())
     with pytest.raises(ParamError, match=message):
         runtime.build().check_learner(learner(sparse_from=10))

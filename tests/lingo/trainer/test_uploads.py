@@ -69,6 +69,19 @@ def test_the_bucket_has_the_end_of_a_run_and_nothing_else(often, run, address):
     assert {"STATUS", "metrics.jsonl", "config.json", "weights.txt"} <= {*sizes}
 
 
+def test_checkpoints_that_only_the_bucket_has_stay_there(often, run, address, machine):
+    params = often(4)
+    params.checkpoint.set(keep=1, every_steps=2, keep_every_steps=2)
+    run(params, address)
+    machine("two")
+    params.max_steps = 6
+    run(params, address)
+    last = commit.read_newest(Bucket(address))
+    wanted = [f"step_{step:08d}" for step in (2, 4, 6)]
+    assert {*wanted} <= {*table.checkpoint_names(last.table)}
+    assert table.local_checkpoints(cache.local_copy(address)) == wanted[1:]
+
+
 def test_a_run_that_is_done_there_is_not_trained_again(often, run, address, machine):
     run(often(), address)
     machine("two")

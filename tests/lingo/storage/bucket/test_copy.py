@@ -3,7 +3,7 @@
 import pytest
 
 from lingo.config.base.errors import ParamError
-from lingo.storage.bucket import copy
+from lingo.storage.bucket import copy, mirror, table
 
 
 def content(folder):
@@ -39,6 +39,31 @@ def test_a_folder_that_is_there_stays(memory, folder):
     with pytest.raises(ParamError, match="exists: name another folder"):
         copy.fetch(memory.address, folder)
     assert content(folder) == before
+
+
+def test_a_run_that_goes_on_meanwhile_is_copied_as_it_is_then(
+    memory, folder, tmp_path, monkeypatch
+):
+    one = mirror.Mirror(folder, memory.address)
+    one.open()
+    one.upload()
+    one.wait()
+    restore, rounds = table.restore, []
+
+    def slow(*args, **options):  # between the reader's commit and its objects
+        rounds.append(1)
+        if len(rounds) == 1:
+            (folder / "config.json").write_text("later")
+            one.upload()
+            one.wait()
+        restore(*args, **options)
+
+    monkeypatch.setattr(table, "restore", slow)
+    copy.fetch(memory.address, tmp_path / "back")
+    one.close(is_sound=True)
+    assert len(rounds) == 2
+    assert (tmp_path / "back/config.json").read_text() == "later"
+    assert not (tmp_path / "back" / mirror.STATE).exists()
 
 
 def test_no_run_makes_no_folder(memory, tmp_path):

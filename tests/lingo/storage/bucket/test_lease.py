@@ -32,7 +32,7 @@ def newest(bucket):
     return commit.newest_number(bucket, LEASES)
 
 
-def test_who_has_it_is_told_to_others(memory, lease):
+def test_others_learn_who_has_it(memory, lease):
     lease.take()
     with pytest.raises(DirectoryLocked, match=rf"in use by host .*, process {os.getpid()}: stop"):
         Lease(memory).take()
@@ -67,7 +67,7 @@ def test_of_two_that_take_a_stale_one_only_one_gets_it(memory, monkeypatch):
     first.release()
 
 
-def test_that_of_a_process_of_this_machine_ends_with_it(memory, lease):
+def test_the_lease_of_a_process_of_this_machine_ends_with_it(memory, lease):
     code = "import json; from lingo.storage.bucket import lease; "
     code += "print(json.dumps(lease.process_names()))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
@@ -105,6 +105,6 @@ def test_it_is_renewed_before_it_ends(memory):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"time": "x"}'])
-def test_a_lease_that_cannot_be_read_bars_nobody(memory, lease, content):
+def test_a_lease_that_cannot_be_read_can_be_taken(memory, lease, content):
     memory.put(commit.name_of(LEASES, 1), content)
     lease.take()

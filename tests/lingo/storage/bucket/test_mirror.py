@@ -1,4 +1,4 @@
-"""A folder in a bucket is that of its last commit, whoever was killed, and has one writer."""
+"""A folder in a bucket equals its last commit, whatever was killed, and has one writer."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def committed(folder, address, kept=None):
 
 
 class NoLease:
-    """A lease that everybody has."""
+    """A lease that every process has."""
 
     has_overtaken = False
 
@@ -227,6 +227,33 @@ def test_an_upload_that_slept_while_another_took_over_is_shut_out(
     assert set(memory.names(table.OBJECTS)) == commit.read_newest(memory).objects
 
 
+def test_one_that_slept_while_another_committed_twice_deletes_nothing(
+    address, folder, elsewhere, monkeypatch
+):
+    """Its number is free again: the other has replaced, and so deleted, the commit that had it."""
+    write(folder, {"config.json": "{}", "metrics.jsonl": "1\n"})
+    sleeper = committed(folder, address)
+    add, others = commit.add, []
+
+    def slow(bucket, new, **options):
+        if bucket is sleeper._bucket and not others:
+            others.append(committed(elsewhere, address))
+            for number in (2, 3):
+                write(elsewhere, {"STATUS": f"{number}"})
+                others[0].upload()
+                others[0].wait()
+        return add(bucket, new, **options)
+
+    monkeypatch.setattr(commit, "add", slow)
+    write(folder, {"metrics.jsonl": "1\nother rows\n"})  # one segment in place of the first
+    sleeper.upload()
+    with pytest.raises(OvertakenError):
+        sleeper.wait()
+    mirror.pull(address, folder)
+    assert content(folder) == content(elsewhere)
+    assert content(folder)["STATUS"] == "3"
+
+
 def test_one_that_slept_after_its_commit_deletes_nothing_of_the_other(
     address, folder, elsewhere, monkeypatch
 ):
@@ -275,8 +302,44 @@ def test_of_checkpoints_the_newest_the_pinned_and_so_many_earlier_ones_stay(addr
         one.wait()
         if number < 8:  # the folder itself keeps the last one only
             table.remove(folder / f"checkpoints/step_{number:08d}")
-    names = table.checkpoint_names(one._last.table)
-    assert names == [f"step_{number:08d}" for number in (2, 6, 8)]
+    assert one.checkpoints == [f"step_{number:08d}" for number in (2, 6, 8)]
+
+
+def test_what_only_the_bucket_has_stays_if_it_is_pinned_or_no_checkpoint_is_here(
+    address, folder, elsewhere
+):
+    write(folder, {"config.json": "{}"} | step(2) | step(4))
+    committed(folder, address)
+    mirror.pull(address, elsewhere)
+    assert table.local_checkpoints(elsewhere) == ["step_00000004"]
+    one = committed(elsewhere, address, Kept(1, {"step_00000002"}))
+    assert one.checkpoints == ["step_00000002", "step_00000004"]
+    table.remove(elsewhere / "checkpoints")
+    write(elsewhere, {"STATUS": "failed"})
+    one.upload()
+    one.wait()
+    assert one.checkpoints == ["step_00000002", "step_00000004"]
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_opened_is_not_sent(
+    address, folder, elsewhere, monkeypatch
+):
+    write(folder, {"config.json": "{}"} | step(2))
+    one = committed(folder, address, Kept(1))
+    write(folder, step(4))
+    take = table.take_snapshot
+
+    def slow(*args, **options):
+        snapshot = take(*args, **options)
+        if (folder / "checkpoints/step_00000004").exists():
+            write(folder, step(6))
+            table.remove(folder / "checkpoints/step_00000004")
+        return snapshot
+
+    monkeypatch.setattr(table, "take_snapshot", slow)
+    one.upload()
+    one.wait()
+    assert one.checkpoints == ["step_00000002", "step_00000006"]
 
 
 def test_a_run_that_goes_back_takes_later_checkpoints_from_the_bucket(address, folder):
@@ -290,7 +353,7 @@ def test_a_run_that_goes_back_takes_later_checkpoints_from_the_bucket(address, f
     write(folder, step(4, "again"))
     one.upload()
     one.wait()
-    assert table.checkpoint_names(one._last.table) == ["step_00000004"]
+    assert one.checkpoints == ["step_00000004"]
 
 
 def test_only_the_newest_checkpoint_comes_down_unless_more_are_wanted(address, folder, elsewhere):
@@ -302,6 +365,39 @@ def test_only_the_newest_checkpoint_comes_down_unless_more_are_wanted(address, f
     assert content(elsewhere) == {"config.json": "{}"} | step(4)
     mirror.pull(address, elsewhere, checkpoints=None)
     assert content(elsewhere) == content(folder)
+
+
+def test_a_folder_that_was_overtaken_goes_on_from_the_newest_checkpoint(address, folder, elsewhere):
+    write(folder, {"config.json": "{}"} | step(2) | step(4))
+    committed(folder, address)
+    mirror.pull(address, elsewhere)
+    write(elsewhere, step(6))
+    committed(elsewhere, address)
+    mirror.pull(address, folder, checkpoints=0)  # as `lingo show` does, or the start of training
+    again = Mirror(folder, address)
+    again.open()
+    assert table.local_checkpoints(folder)[-1] == "step_00000006"
+    again.close(is_sound=True)
+
+
+def test_a_checkpoint_of_the_same_step_is_replaced_by_that_of_the_bucket(
+    address, folder, elsewhere
+):
+    write(folder, {"config.json": "{}"} | step(2) | step(4))
+    committed(folder, address)
+    mirror.pull(address, elsewhere, checkpoints=None)
+    write(elsewhere, step(2, "again") | step(6))
+    committed(elsewhere, address)
+    mirror.pull(address, folder)
+    assert content(folder) == content(elsewhere)
+
+
+def test_a_folder_that_has_gone_back_does_not_get_later_checkpoints_again(address, folder):
+    write(folder, {"config.json": "{}"} | step(2) | step(4))
+    committed(folder, address)
+    table.remove(folder / "checkpoints/step_00000004")
+    mirror.pull(address, folder, checkpoints=None)
+    assert table.local_checkpoints(folder) == ["step_00000002"]
 
 
 def test_hidden_files_links_and_runs_below_are_not_sent(address, folder, elsewhere):
@@ -391,6 +487,15 @@ def test_runs_below_an_address_are_pulled_without_checkpoints(memory, folder, el
         committed(folder / name, f"{memory.address}/{name}")
     mirror.pull_all(memory.address, elsewhere)
     assert content(elsewhere) == {"a/config.json": "a", "b/c/config.json": "b/c"}
+
+
+def test_a_run_whose_name_leads_out_of_the_folder_is_left_out(address, folder, monkeypatch):
+    found, pulled = ["../out/", "a//b/", ".git/", "a/", ""], []
+    names = [f"{home}{commit.name_of(commit.COMMITS, 1)}" for home in found]
+    monkeypatch.setattr(Bucket, "names", lambda _: names)
+    monkeypatch.setattr(mirror, "pull", lambda run, copy, **_: pulled.append((run, copy)))
+    mirror.pull_all(address, folder)
+    assert pulled == [(address, folder), (f"{address}/a", folder / "a")]
 
 
 def test_a_damaged_object_is_no_file(address, folder, elsewhere, memory):

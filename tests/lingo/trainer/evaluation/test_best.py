@@ -95,6 +95,7 @@ def test_the_best_that_are_there_are_protected(compared, tmp_path):
     for step, loss in ((2, 1.0), (4, 3.0), (6, 2.0)):
         run.metrics.append({"step": step, "eval/loss": loss})
     assert best.best_steps(compared(metric="a/loss"), run) == [6]
+    assert best.best_steps(compared(metric="a/loss"), run, uploaded={2}) == [2]
     assert best.best_steps(compared(), run) == []
 
 

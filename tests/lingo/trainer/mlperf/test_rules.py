@@ -1,5 +1,6 @@
 """The rules' targets and numbers of runs."""
 
+import math
 from typing import get_args
 
 import pytest
@@ -17,6 +18,8 @@ from lingo.trainer.mlperf.run_log import find_log
         ("resnet@0.6.0", 0.759, 5),
         ("ssd@0.6.0", 0.23, 5),
         ("ssd@0.7.0", 0.23, 5),
+        ("maskrcnn@0.6.0", 1.0, 5),
+        ("maskrcnn@0.7.0", 1.0, 5),
         ("transformer@0.6.0", 0.25, 10),
         ("gnmt@0.6.0", 0.24, 10),
         ("gnmt@0.7.0", 0.24, 10),
@@ -28,6 +31,24 @@ from lingo.trainer.mlperf.run_log import find_log
 def test_targets_and_runs_are_those_of_the_rules(text, target, num_runs):
     found = RULES[text]
     assert (found.target, found.num_runs, str(found)) == (target, num_runs, text)
+
+
+@pytest.mark.parametrize(
+    ("value", "share"),
+    [
+        ({"BBOX": 0.377, "SEGM": 0.5}, 1.0),
+        ({"BBOX": 0.377, "SEGM": 0.339 / 2}, 0.5),
+        ({"BBOX": "0.377", "SEGM": "0.339"}, 1.0),  # as text, in another program's log
+        ({"BBOX": 0.5}, 0.0),
+    ],
+)
+def test_mask_rcnn_has_the_smallest_share_of_its_two_targets(value, share):
+    assert RULES["maskrcnn@0.7.0"].accuracy(value) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, "good", None])
+def test_a_target_without_a_finite_number_is_not_reached(bad):
+    assert math.isnan(RULES["maskrcnn@0.7.0"].accuracy({"BBOX": 0.5, "SEGM": bad}))
 
 
 def test_an_experiment_can_name_each_of_them_and_no_other():
