@@ -45,7 +45,7 @@ RESULTS = (
 """COCO's 12 numbers, in COCO's order: average precision, then average recall."""
 
 MAX_COUNT = 1 << 26
-"""Run lengths, and so the pixels of an image with masks, are less."""
+"""Each run length is less than this number, so an image with masks has fewer pixels."""
 
 
 class _Digits(NamedTuple):
@@ -75,11 +75,11 @@ def detection_table(
             [B, H, W, C]. It may have `is_crowd`, bool [B, M]; `areas`, float [B, M], in pixels, for
             example of masks; `image_ids`, int [B]; `image_sizes`, int [B, 2], height and width in
             pixels, by default the size of `images`; `canvas_sizes`, float [B, 2], height and width
-            of the rectangle whose parts the boxes are, if images are padded below or on the right;
+            of images with their padding, below or on the right, if boxes are fractions of these;
             `mask_counts`, int [B, M, K], run lengths in images of `image_sizes`, zeros at the end.
         predictions: `boxes`, float [B, D, 4]; `box_labels`, int [B, D], 0 for none; `box_scores`,
             float [B, D]. They may have `masks`, [B, D, S, S], inside the boxes: uint8, or floats in
-            0..1, which are rounded to 256 levels. A mask is where `paste_mask` puts it.
+            0..1, which are rounded to 256 levels. `paste_mask` puts them into the image.
         num_examples: N, at least the number of images in the whole pass.
 
     Returns:
@@ -128,7 +128,10 @@ def detection_table(
 
 
 def _areas(batch: Mapping[str, tf.Tensor], boxes: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """Returns the areas of true objects in pixels, [B, M]: given ones, of masks, or of boxes."""
+    """Returns the areas of true objects in pixels, [B, M].
+
+    They are the batch's `areas`; without these, the areas of masks; without masks, of boxes.
+    """
     if "areas" in batch:
         return batch["areas"]
     counts: Any = batch.get("mask_counts")
