@@ -1,7 +1,6 @@
 """Small Conformers for digits that programs speak; no person speaks in training.
 
-The arms differ in one thing each: SpecAugment, an encoder that sees no later frame, the loss.
-docs/speech_study.md compares them.
+docs/speech_study.md compares SpecAugment, an encoder that sees no later frames, and a transducer.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def digits(
     NG's held-out speakers (`voices`); on Flite, a synthesizer that is new to it (`flite`); and with
     `people=True` on ten digits of a person (`people`), for which Debian's asterisk-core-sounds-en-
     wav must be installed. `masked` adds SpecAugment. With `causal` no layer after the first
-    convolutions sees later frames, as streaming needs it.
+    convolutions sees later frames, as streaming requires.
 
     apt-get install espeak-ng flite
     lingo train --exp=asr.voices.digits --logdir=runs/digits

@@ -59,9 +59,9 @@ def trials(results: Results) -> Iterator[Trial]:
 
 
 def measure(trial: Trial, run: Path) -> dict[str, float]:
-    """Returns the word error rate of a person's digits, and those of files of the first arm.
+    """Returns the word error rate on a person's digits and, for the first arm, on exported files.
 
-    What cannot be measured here is left out, and told.
+    A rate that cannot be measured here is left out; stderr has the reason.
     """
     model = lingo.load(run)
     found = _measure_people(model)
@@ -155,6 +155,6 @@ def tables(results: Results) -> dict[str, list[str]]:
 
 
 def _minutes(results: Results, trials: list[Trial]) -> str:
-    """Returns the minutes of trainings with the first data, evaluations included."""
+    """Returns the mean and range of the minutes of trainings, evaluations included, as a cell."""
     found = [result.seconds / 60 for one in trials if (result := results.get(one))]
     return spread(found, len(trials), digits=0)

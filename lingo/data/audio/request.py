@@ -13,7 +13,8 @@ from lingo.data.audio.waveform import BrokenAudio, check_audio_packages, decode,
 from lingo.data.request import BadRequest, OpenSpecs, RequestReader
 from lingo.ops.speech.log_mel import LogMel
 
-_MAX_VALUES = 1 << 25  # samples of all channels, 256 MB: a FLAC file of silence is small
+# samples of all channels, 256 MB in float64: a small FLAC file of silence may hold more
+_MAX_VALUES = 1 << 25
 _MIN_FRAMES = 16  # the shortest length to which features are padded
 _UNLIMITED = float("inf")
 
@@ -33,9 +34,10 @@ class AudioRequests(RequestReader):
         *,
         max_frames: int,
     ) -> None:
-        """`compute` returns the features of samples, [L] -> [T, D]; T is at most `max_frames`.
+        """`compute` returns the features of samples, float64 [L] -> float32 [T, D].
 
-        Raises MissingPackage unless the packages that decode audio are installed.
+        Recordings of more than `max_frames` frames are refused. Raises MissingPackage unless the
+        packages that decode audio are installed.
         """
         check_audio_packages()
         self._front_end, self._compute, self._max_frames = front_end, compute, max_frames

@@ -40,7 +40,7 @@ class Part(NamedTuple):
     box: Box  # in the image as it is stored
     turn: Turn  # turns it to the upright, perhaps mirrored, part that is seen
     whole_pixels: int  # pixels of the whole image if its decoder holds them all; else 0
-    inset: Inset | None = None  # where it goes, before it is turned; None: it fills the result
+    inset: Inset | None = None  # its place in the result before the turn; None: it fills the result
 
 
 class Inset(NamedTuple):
@@ -70,7 +70,7 @@ def part_of(data: bytes, header: Header, window: Window) -> Part:
 
 
 def _inset_of(shown: tuple[int, int], turn: Turn) -> Inset:
-    """Returns the inset that a turn brings to the upper left, with the size (height, width)."""
+    """Returns the inset that a turn brings to the upper left, (height, width) after the turn."""
     height, width = shown
     if turn.is_transposed:
         return Inset(width, height, turn.reverses_columns, turn.reverses_rows)
@@ -243,8 +243,9 @@ def _decode_large_png(part: Part, divisor: int, size: int, channels: Channels) -
 def _program(form: _Form, size: int, channels: Channels) -> Callable[..., tf.Tensor]:
     """Returns the program that decodes parts of one form and mirrors some of them.
 
-    The program takes encoded images (bytes [B]), boxes (int32 [B, 4]) and whether to mirror each
-    image (bool [B]) and insets (int32 [B, 4]), and returns uint8 [B, H, W, C].
+    The program takes encoded images (bytes [B]), boxes (int32 [B, 4]), whether to mirror each
+    image (bool [B]) and insets (int32 [B, 4], read if the form has insets), and returns uint8
+    [B, H, W, C].
     """
 
     def decode_one(
