@@ -24,7 +24,7 @@ _TEXTS: Mapping[Kind, Mapping[str, str]] = {
     "digits": {str(digit): word for digit, word in enumerate(WORDS)},
     "letters": {letter: letter for letter in string.ascii_lowercase},
 }
-"""Folder of the package -> name of a file without .wav -> what it says."""
+"""Folder of the package -> name of a file without .wav -> its words."""
 
 
 class Prompts(AudioSource):

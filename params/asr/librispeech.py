@@ -105,7 +105,7 @@ def las(folder: str, tokenizer: Any, *, decoder: Any, vocab_size: int, max_label
 
 
 def halved_after_hold() -> Any:
-    """Returns a schedule: 1 for `HOLD_STEPS`, then half every `HALF_LIFE` steps, down to `LEAST`."""
+    """Returns a schedule: 1 for `HOLD_STEPS`, then halved every `HALF_LIFE`, down to `LEAST`."""
     fall = math.ceil(HALF_LIFE * math.log2(1 / LEAST))
     return SequentialSchedule.params(
         parts=[

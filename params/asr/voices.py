@@ -77,7 +77,7 @@ _MASKS = SpecAugment.params(
 
 
 def _data() -> Params:
-    """Returns the training input: what a telephone passes on, up to 3,800 hertz."""
+    """Returns the training input, with the bandwidth of a telephone, up to 3,800 hertz."""
     return AudioInput.params(
         source=SpokenDigits.params(split="train", heldout_fraction=0.1),
         front_end=LogMel.params(

@@ -1,4 +1,4 @@
-"""Speech recognition: what all recognizers share. They differ after the encoder.
+"""Speech recognition: the part that all recognizers share. They differ after the encoder.
 
 Axes: B utterances, T frames, F features of a frame, T' frames of the encoder, D model width,
 V labels with the blank, U labels of an utterance, K hypotheses.

@@ -39,7 +39,7 @@ ARMS = {
 EXPORTED = ARMS["CTC"]
 
 SETS = {"wer": "held-out voices", "wer@flite": "Flite", "people/wer": "a person"}
-"""Metric -> what it is measured on."""
+"""Metric -> the recordings on which it is measured."""
 
 FORMS: Mapping[Quantize, str] = {"none": "float32", "int8": "8 bits, ranges of 64 recordings"}
 """Number types of files for TensorFlow Lite."""
@@ -114,7 +114,7 @@ def word_error_rate(data: Input, predict: Predict) -> float:
 
 
 def lite_predictions(file: Path) -> Predict:
-    """Returns what a file for TensorFlow Lite predicts, one recording at a time, on one thread."""
+    """Returns the predictor of a file for TensorFlow Lite: one recording at a time, on one thread."""
     import tensorflow as tf
 
     with warnings.catch_warnings():

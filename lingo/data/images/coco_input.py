@@ -265,7 +265,7 @@ class CocoInput(IndexedInput):
         Args:
             index: of the image.
             labels: int32 [n], 0 for objects that are not seen.
-            corners: [n, 4], boxes of what is seen, in pixels of the image.
+            corners: float [n, 4], boxes of the seen parts of objects, in pixels of the image.
             mirrored: whether the example is mirrored.
             example: {name: array}.
         """

@@ -84,7 +84,7 @@ def scale_jitter(
 
     Returns:
         `image`, [*size, C] of the same type; `boxes` and `labels` as `clip_boxes` returns them,
-        relative to `size`; `masks` of what is shown of the boxes.
+        relative to `size`; `masks` inside these boxes.
 
     Raises:
         ValueError: if `example.image` is not an image, or unless 0 < low <= high.

@@ -153,7 +153,7 @@ class _Walk(NamedTuple):
 
 
 class _Beams(NamedTuple):
-    """K texts of each utterance, and what the model knows of them."""
+    """K texts of each utterance, with the model's state after them."""
 
     scores: tf.Tensor  # float32 [B, K], log-probability; about NEVER for an absent text
     labels: tf.Tensor  # int32 [B, K, U]
