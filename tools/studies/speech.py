@@ -114,7 +114,7 @@ def word_error_rate(data: Input, predict: Predict) -> float:
 
 
 def lite_predictions(file: Path) -> Predict:
-    """Returns the predictor of a file for TensorFlow Lite: one recording at a time, on one thread."""
+    """Returns a predictor that runs a file for TensorFlow Lite, one recording at a time."""
     import tensorflow as tf
 
     with warnings.catch_warnings():

@@ -143,10 +143,20 @@ def _check_complete(images: np.ndarray, parts: Sequence[Part], rows: Sequence[in
     The decoder makes missing pixels grey, without an error. Few sound images end in this grey. An
     image that does is decoded again with more data, which changes it only if data was missing.
     """
-    is_grey = (images[:, -1, [0, -1]] == _MISSING_LEVEL).all(-1).any(-1)
     for row in rows:
-        if is_grey[row] and _lacks_data(parts[row].data):
+        at, ends = _last_row(parts[row], images.shape[1])
+        is_grey = (images[row, at, ends] == _MISSING_LEVEL).all(-1).any()
+        if is_grey and _lacks_data(parts[row].data):
             raise BrokenImage("it is cut short: the data of its pixels ends early")
+
+
+def _last_row(part: Part, size: int) -> tuple[int, list[int]]:
+    """Returns the last row of a decoded part's pixels in [size, size], and its outer columns."""
+    if part.inset is None:
+        return size - 1, [0, size - 1]
+    height, width, is_below, is_right = part.inset
+    first = size - width if is_right != _is_mirrored(part.turn) else 0
+    return size - 1 if is_below else height - 1, [first, first + width - 1]
 
 
 def _lacks_data(data: bytes) -> bool:
