@@ -244,6 +244,7 @@ def coco_detections(
     *,
     image_ids: np.ndarray,
     image_sizes: np.ndarray,
+    canvas_sizes: np.ndarray | None = None,
     category_ids: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
     """Returns detections in the layout of COCO's result files, for `json.dump`.
@@ -254,6 +255,7 @@ def coco_detections(
             inside the boxes: each entry then has a `segmentation`, run lengths as a text.
         image_ids: int [B].
         image_sizes: [B, 2], height and width in pixels.
+        canvas_sizes: [B, 2], as in `detection_table`, for padded images; None: there is no padding.
         category_ids: COCO's ids of labels 1..K, [K], as `CocoInput.category_ids`; None: the labels
             themselves.
 
@@ -263,7 +265,10 @@ def coco_detections(
     >>> coco_detections(one, image_ids=[7], image_sizes=sizes, category_ids=[1, 90])
     [{'image_id': 7, 'category_id': 90, 'bbox': [10.0, 0.0, 10.0, 10.0], 'score': 0.75}]
     """
-    labels = np.asarray(predictions["box_labels"])
+    boxes, labels = predictions["boxes"], np.asarray(predictions["box_labels"])
+    if canvas_sizes is not None:
+        scale = np.tile(np.asarray(canvas_sizes, np.float64) / image_sizes, 2)
+        boxes = np.asarray(boxes, np.float64) * scale[:, None]
     image, place = np.nonzero(labels)
     numbers = labels[image, place].tolist()
     if category_ids is not None:
@@ -271,7 +276,7 @@ def coco_detections(
     fields = zip(
         np.asarray(image_ids)[image].tolist(),
         numbers,
-        _coco_boxes(predictions["boxes"], image_sizes)[image, place].tolist(),
+        _coco_boxes(boxes, image_sizes)[image, place].tolist(),
         np.asarray(predictions["box_scores"], np.float64)[image, place].tolist(),
         strict=True,
     )
@@ -280,8 +285,8 @@ def coco_detections(
     if "masks" in predictions:
         for entry, i, j in zip(entries, image, place, strict=True):
             height, width = map(int, image_sizes[i])
-            mask, box = predictions["masks"][i, j], predictions["boxes"][i, j]
-            text = compress_run_lengths(run_lengths(paste_mask(mask, box, size=(height, width))))
+            pasted = paste_mask(predictions["masks"][i, j], boxes[i, j], size=(height, width))
+            text = compress_run_lengths(run_lengths(pasted))
             entry["segmentation"] = {"size": [height, width], "counts": text}
     return entries
 
