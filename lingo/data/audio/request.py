@@ -19,6 +19,10 @@ _MIN_FRAMES = 16  # the shortest length to which features are padded
 _UNLIMITED = float("inf")
 
 
+class _BadLength(BrokenAudio):
+    """A sound recording is too short or too long for the model."""
+
+
 class AudioRequests(RequestReader):
     """Reads `audio`, string [B], the bytes of recordings, as `features` and `num_frames`.
 
@@ -52,9 +56,9 @@ class AudioRequests(RequestReader):
             try:
                 rows.append(self._compute(self._samples(data)))
             except BrokenAudio as error:
-                raise BadRequest(
-                    f'audio[{number}]: {error}: send a WAV or FLAC file as {{"b64": "..."}}'
-                ) from None
+                is_sound = isinstance(error, _BadLength)
+                advice = "" if is_sound else ': send a WAV or FLAC file as {"b64": "..."}'
+                raise BadRequest(f"audio[{number}]: {error}{advice}") from None
         sizes = np.array([len(row) for row in rows], np.int32)
         length = max(_MIN_FRAMES, 1 << (int(sizes.max()) - 1).bit_length())
         shape = (len(rows), min(length, self._max_frames), self._front_end.dim)
@@ -72,14 +76,14 @@ class AudioRequests(RequestReader):
         rate = self._front_end.p.sample_rate
         frames = int(self._front_end.num_stacks(header.samples_at(rate)))
         if frames < 1:
-            raise BrokenAudio(f"it is shorter than a frame: it has {header.num_samples:,} samples")
+            raise _BadLength(f"it is shorter than a frame: it has {header.num_samples:,} samples")
         if frames > self._max_frames:
-            raise BrokenAudio(
+            raise _BadLength(
                 f"its {header.seconds:,.1f} seconds are {frames:,} frames, and the model takes up"
-                f" to {self._max_frames:,}"
+                f" to {self._max_frames:,}: send shorter parts of it"
             )
         if (count := header.num_samples * header.channels) > _MAX_VALUES:
-            raise BrokenAudio(
+            raise _BadLength(
                 f"its {header.channels} channels have {count:,} samples, more than"
                 f" {_MAX_VALUES:,}: mix them at {rate:,} samples per second"
             )
