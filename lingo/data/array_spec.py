@@ -37,7 +37,7 @@ class LateSpecs(Mapping[str, ArraySpec]):
     """The specs of an input that `declares_late`; they are computed when they are needed."""
 
     def __init__(self, known: Specs, compute: Callable[[], Specs]) -> None:
-        """`known` are specs of the tensors that batches of all inputs have; `compute` has all."""
+        """`known` has the tensors of every input's batches; `compute` returns all specs."""
         self._known, self._compute = known, compute
 
     def __getitem__(self, name: str) -> ArraySpec:

@@ -13,6 +13,7 @@ from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.input import Input, check_inner
 from lingo.data.prompt import Prompt
+from lingo.data.request import RequestReader
 from lingo.metrics.media import Media
 
 
@@ -116,6 +117,9 @@ class RepeatedInput(DerivedInput):
 
     def unlabeled_params(self, path: str) -> Params:
         return self.input.unlabeled_params(path)
+
+    def request_reader(self) -> RequestReader | None:
+        return self.input.request_reader()
 
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
         self.check_step(step)

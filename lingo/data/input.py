@@ -228,7 +228,7 @@ class Input(Configurable, interface=True):
         return []
 
     def describe_predictions(self, predictions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns predictions with what readers want first, such as the `text` of token ids.
+        """Returns predictions, with more for readers at the front, such as the `text` of token ids.
 
         `predictions` are from `Task.predict`, {name: [B, ...]} without padding. They also have
         `file`, str [B], if the examples have names (`example_names`). The result is for
@@ -237,7 +237,7 @@ class Input(Configurable, interface=True):
         return dict(predictions)
 
     def request_reader(self) -> RequestReader | None:
-        """Returns what reads a server's requests, such as recordings; None: they are arrays.
+        """Returns the reader of a server's requests, such as recordings; None: they are arrays.
 
         Raises MissingPackage if reading needs a package that is not installed.
         """
@@ -246,9 +246,9 @@ class Input(Configurable, interface=True):
     def summaries(
         self, numbers: np.ndarray, predictions: Mapping[str, np.ndarray]
     ) -> dict[str, Media]:
-        """Returns what TensorBoard shows of examples that the batch does not have, by name.
+        """Returns media for TensorBoard, by name, of data that batches lack, such as sound.
 
-        For example, the sound of recordings. `numbers`, int64 [B], are the `example_id` of the
+        `numbers`, int64 [B], are the `example_id` of the
         first examples of a pass, without padding; `predictions`, {name: [B, ...]}, are the task's.
         A summary of the task under the same name is shown instead.
         """

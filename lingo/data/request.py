@@ -1,4 +1,4 @@
-"""What a server reads from its clients: values that become the arrays of a batch, on the host.
+"""Requests of a server's clients: values that become the arrays of a batch, on the host.
 
 Axes: B examples of a request.
 """

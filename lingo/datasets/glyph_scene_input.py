@@ -75,12 +75,9 @@ class GlyphSceneInput(IndexedInput):
     def check(self) -> None:
         super().check()
         p = self.p
-        ranges.check_positive(p, "num_scenes", "max_boxes", "num_classes")
+        ranges.check_positive(p, "num_scenes", "max_boxes", "num_classes", "mask_size", "max_runs")
         if not _SMALLEST <= p.size <= _LARGEST:
             raise ParamError(f"size={p.size} is not from {_SMALLEST} to {_LARGEST} pixels")
-        for field in ("mask_size", "max_runs"):
-            if getattr(p, field) is not None:
-                ranges.check_positive(p, field)
         if p.num_classes > len(CLASSES):
             raise ParamError(f"num_classes={p.num_classes}, but glyphs have {len(CLASSES)} classes")
         if not 8 / p.size <= p.min_height <= p.max_height <= 0.7:
@@ -177,7 +174,7 @@ class GlyphSceneInput(IndexedInput):
         return np.asarray(part.resize([self.p.size] * 2, Image.Resampling.BILINEAR))
 
     def _draw_glyphs(self, draws: _Draws, scene: dict[str, np.ndarray]) -> None:
-        """Draws glyphs into the arrays of a scene, {name: [...]}; boxes are in pixels."""
+        """Draws glyphs into a scene's arrays, {name: [...]}; its boxes are in pixels."""
         p, num = self.p, 0
         boxes = scene["boxes"]
         for i in range(1 + int(draws.num_glyphs * p.max_boxes)):

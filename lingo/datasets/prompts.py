@@ -1,4 +1,4 @@
-"""A person's voice: the prompts of telephone systems that Debian packages.
+"""A person's voice: prompts of a telephone system, from a package of Debian.
 
 apt-get install asterisk-core-sounds-en-wav
 """
@@ -24,15 +24,15 @@ _TEXTS: Mapping[Kind, Mapping[str, str]] = {
     "digits": {str(digit): word for digit, word in enumerate(WORDS)},
     "letters": {letter: letter for letter in string.ascii_lowercase},
 }
-"""Folder of the package -> name of a file without .wav -> what it says."""
+"""Folder of the package -> name of a file without .wav -> its words."""
 
 
 class Prompts(AudioSource):
     """Digits or letters that a person says alone, as Asterisk announces numbers.
 
     These are 10 digits, with their names as transcripts, or 26 letters, by one speaker, Allison
-    Smith, at 8,000 samples per second. They are too few for more than a glance. lingo has no copy:
-    they are read from where `asterisk-core-sounds-en-wav` is installed, under CC BY-SA 3.0.
+    Smith, at 8,000 samples per second: too few to train on, or to measure a rate. lingo has no copy
+    of them. Debian's `asterisk-core-sounds-en-wav` installs them, under CC BY-SA 3.0.
     """
 
     kind: Kind = "digits"

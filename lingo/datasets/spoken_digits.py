@@ -23,7 +23,8 @@ from lingo.data.audio.waveform import BrokenAudio, check_audio_packages, decode
 from lingo.data.files import DataError
 from lingo.data.index_cache import cache_folder
 from lingo.datasets.synthesizer import SYNTHESIZERS, Manner, Name, Voice, find_voices
-from lingo.datasets.tones import WORDS, wave_file
+from lingo.datasets.tones import WORDS
+from lingo.metrics.media import wav_file
 from lingo.ops import random
 from lingo.storage.files import StorageError, explain_write_errors, new_folder
 
@@ -44,7 +45,7 @@ _NOISE = (5.0, 100.0)  # least and greatest standard deviation of a recording's 
 
 
 class Utterance(NamedTuple):
-    """What a recording says, and how."""
+    """The words of a recording, and how they sound."""
 
     number: int  # of the recording
     synthesizer: Name
@@ -61,8 +62,8 @@ class SpokenDigits(AudioSource):
 
     Voice, speed, pitch, loudness, noise and the silence around the words differ between recordings.
     Each speaker has a folder, and each folder is in one split: no held-out voice has a speaker of
-    the training recordings. eSpeak NG's 101 variants in eight accents are 98 speakers; the voices
-    of Flite are another synthesizer's, for evaluations. The recordings are written into the user's
+    the training recordings. eSpeak NG's 101 variants in eight accents are 98 speakers. Flite's
+    voices are for evaluations with another synthesizer. The recordings are written into the user's
     cache directory at first use, for which the synthesizer must be installed.
     """
 
@@ -90,7 +91,7 @@ class SpokenDigits(AudioSource):
 def write_spoken_digits(folder: Path, *, synthesizer: Name, num_recordings: int) -> None:
     """Writes recordings 0, 1, ... as WAV files into a new folder, and `LIST`.
 
-    If another process does so at the same time, its files stay. Raises DataError if the synthesizer
+    If another process writes the folder first, its files stay. Raises DataError if the synthesizer
     is missing or fails, StorageError if the folder cannot be written.
     """
     check_audio_packages()
@@ -105,7 +106,7 @@ def write_spoken_digits(folder: Path, *, synthesizer: Name, num_recordings: int)
 
 
 def draw_utterance(number: int, synthesizer: Name, voices: Sequence[Voice]) -> Utterance:
-    """Returns what a recording says, and how; a function of the arguments alone.
+    """Returns the words of a recording, and how they sound; it depends on the arguments alone.
 
     >>> draw_utterance(3, "flite", [Voice("kal", "1")]).text
     'nine'
@@ -136,7 +137,7 @@ def _write(folder: Path, synthesizer: Name, num_recordings: int) -> None:
             speech = program.speak(said.voice.name, said.text, said.manner)
             path = folder / said.voice.speaker[:12] / f"{number:05d}.wav"
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(wave_file(_disturb(speech, said), sample_rate=SAMPLE_RATE))
+            path.write_bytes(wav_file(_disturb(speech, said)[:, None], sample_rate=SAMPLE_RATE))
             row = {"audio": f"{path.parent.name}/{path.name}", "text": said.text}
             return json.dumps(row | {"voice": said.voice.name, "synthesizer": synthesizer})
 

@@ -22,7 +22,7 @@ Name = Literal["espeak-ng", "flite"]
 """The command of a synthesizer."""
 
 PHRASE = "one two three four five"
-"""What every voice says once, so that voices that sound the same are found."""
+"""Every voice says it once, to find voices that sound the same."""
 
 _SECONDS = 60  # most seconds that a program may take for one text
 _USUAL_SPEED, _USUAL_PITCH = 175, 50  # eSpeak NG's own
@@ -39,7 +39,7 @@ class Voice(NamedTuple):
     """A voice of a synthesizer."""
 
     name: str  # as the program takes it, such as en-us+f3
-    speaker: str  # digest that all voices have in common that may be one speaker
+    speaker: str  # a digest; voices that may be one speaker have the same one
 
 
 class Synthesizer(abc.ABC):
@@ -53,7 +53,7 @@ class Synthesizer(abc.ABC):
 
     @abc.abstractmethod
     def speaker_of(self, voice: str) -> str:
-        """Returns what the names of one speaker's voices have in common."""
+        """Returns the part of a voice's name that all voices of its speaker share."""
 
     @abc.abstractmethod
     def arguments(self, voice: str, text: str, manner: Manner, file: str) -> list[str]:
@@ -99,8 +99,14 @@ class EspeakNg(Synthesizer):
 
     # en is British English: with its other name, en-gb, eSpeak NG 1.51 ignores variants
     accents: ClassVar[Sequence[str]] = (
-        *("en", "en-029", "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-gb-x-rp"),
-        *("en-us", "en-us-nyc"),
+        "en",
+        "en-029",
+        "en-gb-scotland",
+        "en-gb-x-gbclan",
+        "en-gb-x-gbcwmd",
+        "en-gb-x-rp",
+        "en-us",
+        "en-us-nyc",
     )
 
     def voice_names(self) -> list[str]:
@@ -137,11 +143,12 @@ SYNTHESIZERS: Mapping[Name, Synthesizer] = {"espeak-ng": EspeakNg(), "flite": Fl
 
 
 def find_voices(synthesizer: Synthesizer, pool: Executor) -> list[Voice]:
-    """Returns voices that differ, by their names' order, with a digest of each one's speaker.
+    """Returns the voices that differ, in the order of their names, each with its speaker.
 
-    Two names whose sounds of `PHRASE` are equal are one voice, the first one. Voices have the same
-    speaker if their names have, or if their sounds are equal, directly or by other voices. Raises
-    DataError if the program is missing or fails.
+    Names whose sounds of `PHRASE` are equal are one voice, which has the first of the names. Two
+    voices have the same speaker if `speaker_of` says so, if a name of one sounds like a name of the
+    other, or if both have the speaker of a third. Raises DataError if the program is missing or
+    fails.
     """
     names = synthesizer.voice_names()
     sounds = pool.map(lambda name: synthesizer.speak(name, PHRASE, Manner()), names)
@@ -154,9 +161,9 @@ def find_voices(synthesizer: Synthesizer, pool: Executor) -> list[Voice]:
 
 
 def join_groups(digests: Mapping[str, str], group_of: Callable[[str], str]) -> dict[str, str]:
-    """Returns name -> least digest of all names that are joined with it.
+    """Returns name -> the least digest of its set of names.
 
-    Names are joined if they have the same digest or the same group, and so on through others.
+    Names with the same digest or the same group are in the same set.
 
     >>> digests = {"us+a": "1", "us+b": "2", "gb+a": "3", "gb+b": "1", "us+c": "4"}
     >>> join_groups(digests, lambda name: name[-1])

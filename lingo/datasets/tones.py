@@ -7,9 +7,7 @@ Axes: L samples.
 
 from __future__ import annotations
 
-import io
 import os
-import wave
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.audio.source import AudioSource, Recording
 from lingo.data.index_cache import cache_folder
+from lingo.metrics.media import wav_file
 from lingo.ops import random
 from lingo.storage.files import StorageError, explain_write_errors, new_folder
 
@@ -75,9 +74,8 @@ def write_tones(folder: Path, *, num_recordings: int) -> None:
             folder.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(folder) as partial:
             for number in range(num_recordings):
-                (partial / _file_name(number)).write_bytes(
-                    wave_file(tone_samples(number), sample_rate=SAMPLE_RATE)
-                )
+                file = wav_file(tone_samples(number)[:, None], sample_rate=SAMPLE_RATE)
+                (partial / _file_name(number)).write_bytes(file)
     except (ParamError, StorageError):
         if not folder.is_dir():
             raise
@@ -133,19 +131,6 @@ def _tone(hertz: float, seconds: float) -> np.ndarray:
     t = np.arange(int(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     envelope = np.minimum(1.0, np.minimum(t, t[::-1]) / _FADE)
     return envelope * np.sin(2 * np.pi * hertz * t)
-
-
-def wave_file(samples: np.ndarray, *, sample_rate: int) -> bytes:
-    """Returns a WAV file of one channel with samples, int16 [L].
-
-    >>> len(wave_file(np.zeros(8, np.int16), sample_rate=8_000))
-    60
-    """
-    file = io.BytesIO()
-    with wave.open(file, "wb") as stream:
-        stream.setparams((1, 2, sample_rate, 0, "NONE", ""))
-        stream.writeframes(samples.astype("<i2").tobytes())
-    return file.getvalue()
 
 
 def _file_name(number: int) -> str:

@@ -32,22 +32,23 @@ from lingo.decode.decoding import Caches
 from lingo.ops.shape import size_of
 
 _NONE = -float("inf")  # the log-probability of an absent text
-_COVERED = (0.001, 0.5)  # more coverage than the second adds nothing; less than the first, no more
+_COVERED = (0.001, 0.5)  # coverage is clipped to this range
 
 
 class PrunedBeam(Beam):
-    """Beam search with the options and defaults of Lingvo's `BeamSearchHelper`.
+    """Beam search with options of Lingvo's `BeamSearchHelper`, and its defaults.
 
-    Differs from `Beam` in these ways. A text may end at any step if its end is among its K + 1
-    likeliest tokens and passes both thresholds; its other extensions stay live. The search ends by
-    the gap `beam_size`, whether or not a live text could still win. A text that has not ended after
-    `max_tokens` is no result, unless `force_end` is set; a prompt may have fewer than `num_samples`
-    texts, or none.
+    Only the default of `terminate_beams_independently` is another. The search differs from `Beam`
+    in these ways. A text may end at any step if its end is among its K + 1 likeliest tokens and
+    passes both thresholds; its other extensions stay live. The search ends by the gap `beam_size`,
+    whether or not a live text could still win. A text that has not ended after `max_tokens` is no
+    result, unless `force_end` is set (Lingvo's `force_eos_in_last_step`); a prompt may have fewer
+    than `num_samples` texts, or none.
 
     The score of a text of n tokens is its log-probability, end token included, divided by
     ((n + 5) / 5)^`length_penalty`, plus `coverage_penalty` times the sum of log(coverage) over the
-    positions of the source, where coverage is the sum of a position's attention weights, cut to
-    0.001..0.5.
+    positions of the source, where coverage is the sum of a position's attention weights, clipped
+    to 0.001..0.5.
     """
 
     num_beams: int = 8  # K, texts per prompt that are computed at once; Lingvo's num_hyps_per_beam
@@ -57,8 +58,8 @@ class PrunedBeam(Beam):
     # a text may end if this token is at most this far behind its likeliest one, in log-probability
     valid_eos_max_logit_delta: float = 5.0
     local_eos_threshold: float = -100.0  # least log-probability of the token that ends a text
-    # whether a prompt's search stops when it is done; False, Lingvo's default: it goes on while
-    # others of the batch search, and may find more, so that results depend on the batch
+    # whether each prompt's search stops when it is done; False, Lingvo's default: it goes on while
+    # another prompt's does, and may find more, so that results depend on the batch
     terminate_beams_independently: bool = True
     force_end: bool = False  # whether all live texts end at `max_tokens`
 
@@ -127,9 +128,10 @@ class PrunedBeam(Beam):
         log_probs: tf.Tensor,
         coverage: tf.Tensor | None,
     ) -> tuple[Texts, tf.Tensor]:
-        """Returns each live text with its end, absent if it may not end; and the likeliest's value.
+        """Returns each live text with its end, absent if it may not end, and a log-probability.
 
-        The texts' values are scores; the likeliest's, float32 [B], is its log-probability.
+        The texts' values are scores. The log-probability, float32 [B], is of the likeliest of these
+        texts.
         """
         is_end = tf.range(size_of(log_probs, 2)) == plan.end_id[:, None, None]
         end = tf.reduce_max(tf.where(is_end, log_probs, _NONE), axis=2)
@@ -151,7 +153,7 @@ class PrunedBeam(Beam):
 
 
 class _PrunedSearch(NamedTuple):
-    """The state of a search, as `Search`, with what decides when it ends."""
+    """The state of a search, as `Search`, and the log-probability that decides when it ends."""
 
     live: Texts
     complete: Texts
@@ -160,7 +162,7 @@ class _PrunedSearch(NamedTuple):
 
 
 def _freeze(is_done: tf.Tensor, old: _PrunedSearch, new: _PrunedSearch) -> _PrunedSearch:
-    """Returns the new search, but the old one of prompts that were done."""
+    """Returns the old state of prompts where `is_done`, bool [B], and the new state of others."""
 
     def choose(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
         return tf.where(tf.reshape(is_done, [-1] + [1] * (len(a.shape) - 1)), a, b)

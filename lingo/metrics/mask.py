@@ -3,7 +3,7 @@
 A mask's run lengths count its pixels column by column: zeros, then ones, then zeros, and so on; the
 first count is 0 if the first pixel is a one. COCO has them as lists and, compressed, as texts.
 
-Axes: H height, W width of an image, M bins of a mask along each side, K runs.
+Axes: D masks of an image, H height, W width of an image, M bins of a mask along each side, K runs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from lingo.config.params import ParamError
 _SLACK = 1.0  # pixels by which a polygon may exceed its image; pycocotools cuts the excess off
 _LEAST_NUMBERS = 6  # of a polygon: three corners
 _HEAD = 48  # the code of the character that stands for 0
+_LIMIT = 1 << 32  # counts are less, in pycocotools too
+_MAX_SHIFT = 30  # bits of a number before its last character: 7 characters hold any difference
 
 
 def paste_masks(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int]) -> np.ndarray:
     """Returns masks in the pixels of their image, bool [D, H, W]; see `paste_mask`.
 
     Args:
-        masks: [D, M, M], of each box.
-        boxes: [D, 4].
+        masks: [D, M, M], floats in 0..1 or bool, or uint8 in 0..255: the mask inside each box.
+        boxes: [D, 4], as fractions of the image.
         size: (H, W).
 
     >>> paste_masks(np.ones([1, 2, 2]), np.array([[0, 0.5, 1, 1]]), size=(1, 4)).astype(int)
@@ -46,7 +48,7 @@ def paste_mask(mask: np.ndarray, box: np.ndarray, *, size: tuple[int, int]) -> n
     highest level. Bins outside of the box are 0.
 
     Args:
-        mask: [M, M]: floats in 0..1, or uint8 in 0..255.
+        mask: [M, M]: floats in 0..1 or bool, or uint8 in 0..255.
         box: [4]: (top, left, bottom, right) as fractions of the image; it may exceed the image.
         size: (H, W).
 
@@ -119,7 +121,8 @@ def write_run_lengths(counts: Sequence[int] | np.ndarray, row: np.ndarray, *, wh
 def fill_run_lengths(counts: Sequence[int] | np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Returns the mask of run lengths, [K] and perhaps zeros at the end: bool [H, W].
 
-    Raises ValueError for a negative count, and if the counts are not all pixels of `size`, (H, W).
+    Raises ValueError for a negative count, and unless the counts add up to the pixels of `size`,
+    (H, W).
 
     >>> fill_run_lengths([1, 3], (2, 2)).astype(int)
     array([[0, 1],
@@ -134,8 +137,9 @@ def fill_run_lengths(counts: Sequence[int] | np.ndarray, size: tuple[int, int]) 
 def compress_run_lengths(counts: Sequence[int] | np.ndarray) -> str:
     """Returns run lengths, int [K], as the text of COCO's result files.
 
-    Each count from the fourth on is written as its difference from the second last. A number has
-    five bits per character, low bits first; the sixth bit says that another character follows.
+    Each count from the fourth on is written as its difference from the count two places before.
+    A number has five bits per character, low bits first; the sixth bit says that another character
+    follows.
 
     >>> compress_run_lengths([6, 1, 40, 4])
     '61X13'
@@ -166,8 +170,10 @@ def expand_run_lengths(text: str) -> np.ndarray:
     counts, number, shift = [], 0, 0
     for character in text:
         code = ord(character) - _HEAD
-        if not 0 <= code < 64 or shift > 60:
+        if not 0 <= code < 64:
             raise ValueError(f"has the character {character!r} in its counts")
+        if shift > _MAX_SHIFT:
+            raise ValueError("has a number of more than 7 characters in its counts")
         number |= (code & 31) << shift
         shift += 5
         if code & 32:
@@ -246,10 +252,12 @@ def _read_counts(segmentation: dict[str, Any], size: tuple[int, int]) -> np.ndar
         )
     if isinstance(counts, str):
         numbers = expand_run_lengths(counts)
-    elif isinstance(counts, list) and all(type(count) is int for count in counts):
+    elif isinstance(counts, list) and all(type(n) is int and abs(n) < _LIMIT for n in counts):
         numbers = np.array(counts, np.int64)
     else:
-        raise ValueError(f"has counts={counts!r:.80}, neither whole numbers nor a text")
+        raise ValueError(
+            f"has counts={counts!r:.80}, neither whole numbers below {_LIMIT} nor a text"
+        )
     _check_counts(numbers, size)
     return numbers
 

@@ -45,7 +45,7 @@ RESULTS = (
 """COCO's 12 numbers, in COCO's order: average precision, then average recall."""
 
 MAX_COUNT = 1 << 26
-"""Run lengths, and so the pixels of an image with masks, are less."""
+"""Each run length is less than this number, so an image with masks has fewer pixels."""
 
 
 class _Digits(NamedTuple):
@@ -75,11 +75,11 @@ def detection_table(
             [B, H, W, C]. It may have `is_crowd`, bool [B, M]; `areas`, float [B, M], in pixels, for
             example of masks; `image_ids`, int [B]; `image_sizes`, int [B, 2], height and width in
             pixels, by default the size of `images`; `canvas_sizes`, float [B, 2], height and width
-            of the rectangle whose parts the boxes are, if images are padded below or on the right;
+            of images with their padding, below or on the right, if boxes are fractions of these;
             `mask_counts`, int [B, M, K], run lengths in images of `image_sizes`, zeros at the end.
         predictions: `boxes`, float [B, D, 4]; `box_labels`, int [B, D], 0 for none; `box_scores`,
             float [B, D]. They may have `masks`, [B, D, S, S], inside the boxes: uint8, or floats in
-            0..1, which are rounded to 256 levels. A mask is where `paste_mask` puts it.
+            0..1, which are rounded to 256 levels. `paste_mask` puts them into the image.
         num_examples: N, at least the number of images in the whole pass.
 
     Returns:
@@ -128,7 +128,10 @@ def detection_table(
 
 
 def _areas(batch: Mapping[str, tf.Tensor], boxes: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """Returns the areas of true objects in pixels, [B, M]: given ones, of masks, or of boxes."""
+    """Returns the areas of true objects in pixels, [B, M].
+
+    They are the batch's `areas`; without these, the areas of masks; without masks, of boxes.
+    """
     if "areas" in batch:
         return batch["areas"]
     counts: Any = batch.get("mask_counts")
@@ -241,6 +244,7 @@ def coco_detections(
     *,
     image_ids: np.ndarray,
     image_sizes: np.ndarray,
+    canvas_sizes: np.ndarray | None = None,
     category_ids: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
     """Returns detections in the layout of COCO's result files, for `json.dump`.
@@ -251,6 +255,7 @@ def coco_detections(
             inside the boxes: each entry then has a `segmentation`, run lengths as a text.
         image_ids: int [B].
         image_sizes: [B, 2], height and width in pixels.
+        canvas_sizes: [B, 2], as in `detection_table`, for padded images; None: there is no padding.
         category_ids: COCO's ids of labels 1..K, [K], as `CocoInput.category_ids`; None: the labels
             themselves.
 
@@ -260,7 +265,10 @@ def coco_detections(
     >>> coco_detections(one, image_ids=[7], image_sizes=sizes, category_ids=[1, 90])
     [{'image_id': 7, 'category_id': 90, 'bbox': [10.0, 0.0, 10.0, 10.0], 'score': 0.75}]
     """
-    labels = np.asarray(predictions["box_labels"])
+    boxes, labels = predictions["boxes"], np.asarray(predictions["box_labels"])
+    if canvas_sizes is not None:
+        scale = np.tile(np.asarray(canvas_sizes, np.float64) / image_sizes, 2)
+        boxes = np.asarray(boxes, np.float64) * scale[:, None]
     image, place = np.nonzero(labels)
     numbers = labels[image, place].tolist()
     if category_ids is not None:
@@ -268,7 +276,7 @@ def coco_detections(
     fields = zip(
         np.asarray(image_ids)[image].tolist(),
         numbers,
-        _coco_boxes(predictions["boxes"], image_sizes)[image, place].tolist(),
+        _coco_boxes(boxes, image_sizes)[image, place].tolist(),
         np.asarray(predictions["box_scores"], np.float64)[image, place].tolist(),
         strict=True,
     )
@@ -277,8 +285,8 @@ def coco_detections(
     if "masks" in predictions:
         for entry, i, j in zip(entries, image, place, strict=True):
             height, width = map(int, image_sizes[i])
-            mask, box = predictions["masks"][i, j], predictions["boxes"][i, j]
-            text = compress_run_lengths(run_lengths(paste_mask(mask, box, size=(height, width))))
+            pasted = paste_mask(predictions["masks"][i, j], boxes[i, j], size=(height, width))
+            text = compress_run_lengths(run_lengths(pasted))
             entry["segmentation"] = {"size": [height, width], "counts": text}
     return entries
 

@@ -66,7 +66,7 @@ class Audio(NamedTuple):
     """Sounds that a reader can play, one below the other.
 
     Each waveform is [L, C], with any L: int16, or floats from -1 to 1; an array [N, L, C] holds N
-    of one length. Floats beyond -1..1 are clipped. `captions` has a text per sound; (): none.
+    of one length. Floats beyond -1..1 are clipped. `captions` has a text per sound, or is empty.
     """
 
     waveforms: Sequence[np.ndarray] | np.ndarray
@@ -97,7 +97,9 @@ class Audio(NamedTuple):
         >>> len(file) - 44, file[:4]
         (6, b'RIFF')
         """
-        return [_wav(np.asarray(waveform), int(self.sample_rate)) for waveform in self.waveforms]
+        return [
+            wav_file(np.asarray(one), sample_rate=int(self.sample_rate)) for one in self.waveforms
+        ]
 
     def to_markdown(self) -> list[str]:
         """Returns each caption in Markdown, with characters escaped, so that it is shown as is."""
@@ -213,8 +215,12 @@ def _enlarge(pixels: np.ndarray) -> np.ndarray:
     return pixels.repeat(times, axis=0).repeat(times, axis=1)
 
 
-def _wav(waveform: np.ndarray, sample_rate: int) -> bytes:
-    """Returns a waveform [L, C] as a WAV file."""
+def wav_file(waveform: np.ndarray, *, sample_rate: int) -> bytes:
+    """Returns a waveform [L, C], int16 or floats in -1..1, as a WAV file of 16 bits.
+
+    >>> len(wav_file(np.zeros([8, 1], np.int16), sample_rate=8_000))
+    60
+    """
     if waveform.dtype != np.int16:
         floats = np.nan_to_num(waveform.astype(np.float64), nan=0.0)
         waveform = np.round(np.clip(floats, -1, 1) * _FULL_SCALE).astype(np.int16)

@@ -67,7 +67,8 @@ def encode_boxes(
     Args:
         boxes: [..., A, 4], any float type, none of them empty.
         anchors: [..., A, 4] or [A, 4], the same type, the anchor of each box, not empty either.
-        variances: divisors of the centre's offset and of the logarithms.
+        variances: divisors of the centre's offset and of the logarithms, which the paper calls
+            variances.
 
     Returns:
         [..., A, 4]: the centre's offset from the anchor's, down and right, in units of the anchor's
@@ -79,9 +80,9 @@ def encode_boxes(
     """
     center, size = _center_and_size(boxes)
     anchor_center, anchor_size = _center_and_size(anchors)
-    of_center, of_size = variances
-    shift = (center - anchor_center) / (anchor_size * of_center)
-    return tf.concat([shift, tf.math.log(size / anchor_size) / of_size], axis=-1)
+    center_variance, size_variance = variances
+    shift = (center - anchor_center) / (anchor_size * center_variance)
+    return tf.concat([shift, tf.math.log(size / anchor_size) / size_variance], axis=-1)
 
 
 def decode_boxes(
@@ -93,7 +94,8 @@ def decode_boxes(
 ) -> tf.Tensor:
     """Inverts `encode_boxes`: returns boxes from codes, both [..., A, 4] of any float type.
 
-    No side of a box is longer than its anchor's side times exp(`max_log_ratio`); None: no limit.
+    Anchors and variances are as in `encode_boxes`. No side of a box is longer than its anchor's
+    side times exp(`max_log_ratio`); None: no limit.
 
     >>> anchors = tf.constant([[0.0, 0.0, 0.5, 0.5]])
     >>> codes = encode_boxes(tf.constant([[0.25, 0.0, 0.5, 1.0]]), anchors)
@@ -102,9 +104,9 @@ def decode_boxes(
     """
     anchor_center, anchor_size = _center_and_size(anchors)
     shift, ratio = tf.split(codes, 2, axis=-1)
-    of_center, of_size = variances
-    center = anchor_center + shift * of_center * anchor_size
-    ratio *= of_size
+    center_variance, size_variance = variances
+    center = anchor_center + shift * center_variance * anchor_size
+    ratio *= size_variance
     if max_log_ratio is not None:
         ratio = tf.minimum(ratio, max_log_ratio)
     half = 0.5 * anchor_size * tf.exp(ratio)
@@ -123,11 +125,11 @@ class AnchorMap(NamedTuple):
     size: tuple[int, int]  # height and width of the map
     step: tuple[float, float]  # from one position to the next, down and right
     scale: float  # side of the square anchor
-    # of the next map; a second square's side is the scales' geometric mean; None: one square
+    # scale of the next map: a second square's side is the geometric mean of both scales; None: one
+    # square only
     next_scale: float | None
     ratios: Sequence[float]  # aspect ratios of oblong anchors: each gives a wide and a tall anchor
-    # whether no anchor is larger than the image, and no centre outside of it
-    is_limited: bool = True
+    is_limited: bool = True  # whether sides are at most the image's, and centres inside it
 
     @property
     def num_shapes(self) -> int:
@@ -283,10 +285,10 @@ def select_class_detections(
     max_per_class: int,
     max_detections: int,
 ) -> Detections:
-    """Returns what `select_detections` does, for detectors with a box for each class.
+    """Returns the detections of `select_detections` from boxes that differ by class.
 
     Args:
-        boxes: float32 [B, A, K, 4].
+        boxes: float32 [B, A, K, 4], a box for each class.
         scores: float32 [B, A, K] in 0..1, for the classes 1..K.
         min_score: as in `select_detections`, like the other limits.
         max_overlap: largest intersection over union of two boxes of a class, 0..1.
@@ -313,9 +315,10 @@ def _keep_likeliest(
     max_overlap: float,
     max_detections: int,
 ) -> Detections:
-    """Returns the detections among candidates [B, K, M, 4] of scores [B, K, M], in falling order.
+    """Returns the likeliest candidates of each image, without those that likelier ones suppress.
 
-    Candidates of a class are suppressed by likelier ones.
+    Candidates, float32 [B, K, M, 4], have the scores `top`, [B, K, M], in falling order within each
+    class.
     """
     is_kept = suppress(candidates, max_overlap=max_overlap) & (top > min_score)
     sizes: Any = top.shape

@@ -119,16 +119,14 @@ def smooth_l1(errors: tf.Tensor) -> tf.Tensor:
     >>> smooth_l1(tf.constant([0.5, -3.0])).numpy()
     array([0.125, 2.5  ], dtype=float32)
     """
-    size = tf.abs(errors)
-    small = tf.minimum(size, 1.0)
-    return small * (size - 0.5 * small)
+    return huber(errors, delta=1.0)
 
 
 def huber(errors: tf.Tensor, *, delta: float) -> tf.Tensor:
     """Returns e^2 / 2 for errors e with |e| <= delta, and delta (|e| - delta / 2) for larger ones.
 
-    With a delta of 1 it is `smooth_l1`; no gradient is above `delta` (Huber 1964). Errors and
-    results are [...], any float type.
+    `smooth_l1` has a delta of 1. No gradient is above `delta` (Huber 1964). Errors and results are
+    [...], any float type.
 
     >>> huber(tf.constant([0.5, -3.0]), delta=2.0).numpy()
     array([0.125, 4.   ], dtype=float32)

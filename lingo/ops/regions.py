@@ -7,7 +7,8 @@ example, so a sample is the same on any number of devices.
 
 A box is (top, left, bottom, right), as fractions of its image's height and width.
 
-Axes: B batch, A regions, N objects of an image, S sampled regions, L levels of a pyramid.
+Axes: B batch, A regions, N objects of an image, S sampled regions, P proposals, L levels of a
+pyramid.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def match_regions(
         regions: float32 [B, A, 4], or [A, 4] for the same regions in all images.
         boxes: float32 [B, N, 4].
         labels: int32 [B, N]; boxes of label 0, such as padding or crowds, match nothing.
-        min_overlap: least intersection over union with an object, 0..1.
+        min_overlap: least intersection over union of a region and its object, 0..1.
         max_background: intersection over union below which a region is background, 0..1.
         claims_best: whether each object also takes the region that overlaps it most, however
             little, as the anchors of a region proposal network do.
@@ -86,8 +87,8 @@ def sample_regions(objects: tf.Tensor, keys: random.Key, *, num: int, max_object
     Args:
         objects: int32 [B, A], as `match_regions` returns it.
         keys: keys of the examples, [B].
-        num: S.
-        max_objects: at most S.
+        num: S; if there are fewer regions, S may be less.
+        max_objects: at most `num`.
 
     >>> keys = random.fold(random.root_key(0), tf.constant([0]))
     >>> sample = sample_regions(tf.constant([[-1, 5, -2, 7]]), keys, num=3, max_objects=1)
@@ -117,8 +118,8 @@ def sample_regions(objects: tf.Tensor, keys: random.Key, *, num: int, max_object
 class Proposals(NamedTuple):
     """The regions that a first stage proposes, the likeliest first."""
 
-    boxes: tf.Tensor  # float32 [B, A, 4]; zeros after the last one
-    is_found: tf.Tensor  # bool [B, A], whether there is a region at this place
+    boxes: tf.Tensor  # float32 [B, P, 4]; zeros after the last one
+    is_found: tf.Tensor  # bool [B, P], whether there is a region at this place
 
 
 def propose_regions(
@@ -138,7 +139,7 @@ def propose_regions(
         level_sizes: the number of boxes of each level, [L]; they add up to A.
         max_per_level: the number of each level's likeliest boxes that are considered.
         max_overlap: largest intersection over union of two proposals of a level, 0..1.
-        num: proposals of an image, at most the considered boxes of all levels.
+        num: P; if all levels together have fewer considered boxes, P is less.
 
     >>> boxes = tf.constant([[[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]]])
     >>> limits = {"max_per_level": 2, "max_overlap": 0.7, "num": 2}

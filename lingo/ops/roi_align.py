@@ -24,9 +24,10 @@ CropForm = Literal["center", "aligned", "legacy"]
 """Where a region samples a map whose value (i, j) is at the point (i, j).
 
 `center`: at the regions' own coordinates (Google's detection code). `aligned`: half a value lower,
-so that value (i, j) is the mean of the square around its middle (Detectron2). `legacy`: at the own
-coordinates, and a region is at least one value wide (Detectron). `center` continues the map's rim
-outside; the others are 0 from one value outside on, as in torchvision.
+as if value (i, j) were at the middle of a square whose corner is (i, j) (Detectron2). `legacy`: at
+the regions' own coordinates, and a region is at least one value high and wide (Detectron).
+`center` continues the map's rim outside; the others are 0 from one value outside on, as in
+torchvision.
 """
 
 _BASE_LEVEL = 4  # of a square with a side of `base_side` pixels
@@ -42,16 +43,16 @@ def region_levels(
     max_level: int,
     base_side: float = 224.0,
 ) -> tf.Tensor:
-    """Returns each box's pyramid level, int32 [...]: 4 + floor(log2(sqrt(area) / 224)), clipped.
+    """Returns each box's level, int32 [...]: 4 + floor(log2(sqrt(area) / base_side)), clipped.
 
-    The 224 is `base_side`. The formula is eq. 1 of Lin et al. 2017a.
+    This is eq. 1 of Lin et al. 2017a, with the area in pixels.
 
     Args:
         boxes: [..., 4], any float type.
         image: height and width in pixels.
         min_level: least level.
         max_level: largest level.
-        base_side: pixels, the side of a square of level 4; 224 in the paper.
+        base_side: pixels, the side of the smallest square of level 4; 224 in the paper.
 
     >>> one = tf.constant([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.49, 0.5]])
     >>> region_levels(one, image=(448, 448), min_level=2, max_level=5).numpy()

@@ -1,12 +1,12 @@
 """The Conformer on LibriSpeech, with CTC or a transducer (Gulati et al. 2020).
 
 The encoders are the paper's, in sizes S, M and L. The paper decodes with a recurrent neural network
-transducer, as `s_transducer`, `m_transducer` and `l_transducer` do. With `s`, `m` and `l`, a CTC
-head takes its place, so no published word error rate is comparable with theirs.
+transducer, as `s_transducer`, `m_transducer` and `l_transducer` do. `s`, `m` and `l` have a CTC
+head instead, so the published word error rates are not comparable with theirs.
 
-The paper gives models of 10.3, 30.7 and 118.8 million weights, and one LSTM of 320, 640 and 640 for
-the labels so far. It does not give the widths of embedding and joint network, which are 320 here;
-so the sizes are near the published ones, not equal to them.
+The paper's models have 10.3, 30.7 and 118.8 million weights, and one LSTM of width 320, 640 and 640
+that reads the labels so far. It does not give the widths of embedding and joint network. They are
+320 here, so the numbers of weights are near the published ones, not equal to them.
 
 From the paper are SpecAugment's policy; Adam with its schedule, of peak 0.05 / sqrt(d); the dropout
 rates; and averages of weights for evaluations. Decay of weights takes the place of an L2 loss of
@@ -120,7 +120,7 @@ def conformer(*, dim: int, num_layers: int, num_heads: int, dropout_rate: float 
 
 
 def _recognition(prediction_dim: int | None) -> Any:
-    """Returns a task: a transducer with an LSTM of this width; None: CTC."""
+    """Returns the params of a task: a transducer with an LSTM of this width; None: CTC."""
     if prediction_dim is None:
         return CtcRecognition.params()
     cfg = TransducerRecognition.params()

@@ -1,17 +1,17 @@
 """Listen, Attend and Spell on LibriSpeech's 960 hours, as Lingvo trains it (Chan et al. 2016).
 
-Lingvo publishes these word error rates, in percent, of its models of the same sizes. Nothing here
-was trained on LibriSpeech:
+Nothing here was trained on LibriSpeech. Lingvo publishes these word error rates, in percent, of its
+models of the same sizes:
 
     experiment   steps    dev-clean  dev-other  test-clean  test-other
     grapheme     853,200        5.2       15.2         5.4        15.5
     wpm          632,600        4.3       13.0         4.5        13.2
 
-Lingvo's are encoder, decoder, beam search, buckets, Adam, its schedule, the clipped gradients, and
-the updates that are left out where gradients are too large. Differences: decay of weights takes the
-place of an L2 loss of 1e-6; weights have no noise, where Lingvo adds noise of 0.075 from step
-20,000 on; a step has one batch of all devices, where Lingvo has eight workers that do not wait for
-each other; neither zeros nor an empty frame are added after a recording.
+From Lingvo are encoder, decoder, beam search, buckets, Adam with its schedule, the clipping of
+gradients, and the gradient norm above which an update is left out. There are four differences.
+Decay of weights takes the place of an L2 loss of 1e-6. Weights have no noise; Lingvo adds noise of
+0.075 from step 20,000 on. A step has one batch of all devices; Lingvo has eight workers that do not
+wait for each other. Neither zeros nor an empty frame are added after a recording.
 
 The data are your own, in a folder:
 
@@ -105,7 +105,7 @@ def las(folder: str, tokenizer: Any, *, decoder: Any, vocab_size: int, max_label
 
 
 def halved_after_hold() -> Any:
-    """Returns 1 for `HOLD_STEPS`, then half of it every `HALF_LIFE` steps, at least `LEAST`."""
+    """Returns a schedule: 1 for `HOLD_STEPS`, then halved every `HALF_LIFE`, down to `LEAST`."""
     fall = math.ceil(HALF_LIFE * math.log2(1 / LEAST))
     return SequentialSchedule.params(
         parts=[

@@ -21,7 +21,7 @@ WARMUP_STEPS = 40
 WIDTH = 64  # of the networks that read or write letters
 
 Head = Literal["ctc", "transducer", "attention"]
-"""What makes words of the encoder's frames."""
+"""The part of a recognizer that makes words of the encoder's frames."""
 
 
 @experiment
@@ -108,7 +108,7 @@ def tones(head: Head, *, num_layers: int, num_steps: int) -> Any:
 
 
 def recognition(head: Head) -> Any:
-    """Returns a task of the kind `head` with small networks."""
+    """Returns the params of a task with a head of small networks."""
     if head == "ctc":
         return CtcRecognition.params()
     if head == "transducer":

@@ -1,7 +1,6 @@
 """Small Conformers for digits that programs speak; no person speaks in training.
 
-The arms differ in one thing each: SpecAugment, an encoder that sees no later frame, the loss.
-docs/speech_study.md compares them.
+docs/speech_study.md compares SpecAugment, an encoder that sees no later frames, and a transducer.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def digits(
     NG's held-out speakers (`voices`); on Flite, a synthesizer that is new to it (`flite`); and with
     `people=True` on ten digits of a person (`people`), for which Debian's asterisk-core-sounds-en-
     wav must be installed. `masked` adds SpecAugment. With `causal` no layer after the first
-    convolutions sees later frames, as streaming needs it.
+    convolutions sees later frames, as streaming requires.
 
     apt-get install espeak-ng flite
     lingo train --exp=asr.voices.digits --logdir=runs/digits
@@ -78,7 +77,7 @@ _MASKS = SpecAugment.params(
 
 
 def _data() -> Params:
-    """Returns the training input: what a telephone passes on, up to 3,800 hertz."""
+    """Returns the training input, with the bandwidth of a telephone, up to 3,800 hertz."""
     return AudioInput.params(
         source=SpokenDigits.params(split="train", heldout_fraction=0.1),
         front_end=LogMel.params(

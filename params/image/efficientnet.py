@@ -1,9 +1,9 @@
 """EfficientNet on ImageNet, B0 to B7 (Tan and Le 2019), and a small one on letters.
 
 Recipes follow Wongpanich et al. (2020) and github.com/tensorflow/tpu. RMSProp has a rate of 0.016
-per 256 images, x 0.97 at every 2.4 epochs from step 0 on, in the place of which the first 5 epochs
-are a linear warm-up. LARS is for batches of 16,384 and more, and falls to 0.1 with the square of
-the remaining steps:
+per 256 images. The rate falls by a factor of 0.97 every 2.4 epochs, counted from step 0. During the
+first 5 epochs, it rises linearly instead. LARS is for batches of 16,384 and more. After the
+warm-up, its rate falls to 0.1 with the square of the remaining steps:
 
     images a batch   rate per 256 images   epochs of warm-up
     16,384                         0.236                  50
@@ -17,8 +17,8 @@ and 1e-5 shrinks weights much less than in the published recipe, where it is a p
 `b2_pod` and `b5_pod` are the same networks on a pod: in bfloat16, with the batch and the update
 split over `data` devices. A step of B5 computes its batch in 8 parts (`accumulation_steps`), or
 else the tensors that gradients need would not fit into 16 GiB a core. Recomputing blocks would not
-help: outside a loop over equal layers, XLA merges the second pass with the first. Images from a
-folder are changed by AutoAugment.
+help: outside a loop over equal layers, XLA merges the second pass with the first. AutoAugment
+changes the images of a folder, in these two experiments only.
 """
 
 from __future__ import annotations
@@ -163,8 +163,7 @@ def b5_pod(
     """EfficientNet-B5 in batches of 65,536 on 1,024 cores (Wongpanich et al. 2020).
 
     Published: 83 % of ImageNet in 64 minutes. Batch norms have statistics over `statistics_over`
-    images. It was not run: only rates, sizes and a plan of it are
-    checked.
+    images. It was not run: only rates, sizes and a plan of it are checked.
 
     lingo show --exp=image.efficientnet.b5_pod --plot_schedule
     lingo plan --exp=image.efficientnet.b5_pod --hardware=tpu_v3

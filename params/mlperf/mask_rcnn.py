@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lingo.config.params import ParamError
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation
 from lingo.models.image.resnet import resnet
@@ -73,7 +74,10 @@ def v07_pod(batch_size: int = 256, data: int = 256, split: int = 2, folder: str 
     lingo show --exp=mlperf.mask_rcnn.v07_pod --plot_schedule
     lingo train --exp='mlperf.mask_rcnn.v07_pod(folder="coco")' --logdir=runs/mask_rcnn
     """
-    rate, drops = {256: (0.24, [6000, 8000]), 128: (0.16, [9750, 13_000])}[batch_size]
+    recipes = {256: (0.24, [6000, 8000]), 128: (0.16, [9750, 13_000])}
+    if batch_size not in recipes:
+        raise ParamError(f"{batch_size=}: Google's entries have batches of 128 and 256: take one")
+    rate, drops = recipes[batch_size]
     cfg = _recipe(batch_size, data, split, folder, rate, 2000, drops)
     cfg.max_steps = _steps(MAX_EPOCHS, batch_size)
     return _to_target(cfg, benchmark="maskrcnn@0.7.0")

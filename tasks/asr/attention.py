@@ -27,16 +27,18 @@ from lingo.ops.shape import size_of
 from lingo.ops.speech.ctc import BLANK
 from tasks.asr.recognition import Encoded, Recognition
 
+_ABSENT = -1e30  # log-probability of an absent hypothesis
+
 
 class AttentionRecognition(Recognition):
     """A decoder that attends to the frames of an encoder and writes the labels, then the end.
 
     The loss is the cross-entropy of each label and the end, given the true labels before it
-    (teacher forcing), averaged over these tokens of the whole batch. Not feasible are utterances
-    without frames. Predictions are what `decoding` finds: `PrunedBeam`, Lingvo's beam search, or
+    (teacher forcing), averaged over these tokens of the whole batch. An utterance without frames is
+    not feasible. `decoding` finds the predictions: `PrunedBeam`, Lingvo's beam search, or
     `Sampling` with temperature 0, which is greedy. Metrics are `loss`, without label smoothing;
     `accuracy`, the share of tokens that are the likeliest ones after the true labels before them;
-    and `feasible`.
+    and `feasible`. There is no `label_error_rate`.
     """
 
     decoder: LasDecoder = LasDecoder  # from labels and frames to logits
@@ -155,6 +157,3 @@ class AttentionRecognition(Recognition):
         inputs = CallInputs(memory=encoded.frames, memory_segments=encoded.segments)
         logits = self.decoder(tokens, inputs=inputs)
         return logits, targets, tf.cast(place <= num_labels[:, None], tf.float32)
-
-
-_ABSENT = -1e30  # log-probability of a hypothesis that is not there

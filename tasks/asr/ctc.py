@@ -16,8 +16,8 @@ from tasks.asr.recognition import Encoded, Recognition, lacks_blank
 class CtcRecognition(Recognition):
     """CTC over the frames of an encoder; id 0, the padding of tokenizers, is the blank.
 
-    Not feasible are utterances whose labels need more frames than the encoder leaves, and those
-    with the blank among their labels. Labels of a prediction are the ones of the likeliest path.
+    An utterance is not feasible if its labels need more frames than the encoder leaves, or the
+    blank is among them. Labels of a prediction are the ones of the likeliest path.
     """
 
     head: Linear = Linear.params(use_bias=True)  # from a frame to logits

@@ -1,4 +1,4 @@
-"""Speech recognition: what recognizers share, whatever they make of the encoder's frames.
+"""Speech recognition: the part that all recognizers share. They differ after the encoder.
 
 Axes: B utterances, T frames, F features of a frame, T' frames of the encoder, D model width,
 V labels with the blank, U labels of an utterance, K hypotheses.
@@ -31,7 +31,7 @@ _MAX_PICTURES = 4  # utterances whose features are shown
 
 
 class Encoded(NamedTuple):
-    """What the encoder makes of a batch."""
+    """The encoder's results for a batch."""
 
     frames: tf.Tensor  # [B, T', D], any float type
     segments: tf.Tensor  # int32 [B, T'], 1 in frames and 0 in padding

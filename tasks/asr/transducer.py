@@ -30,10 +30,10 @@ from tasks.asr.recognition import Encoded, Recognition, lacks_blank
 class TransducerRecognition(Recognition):
     """A transducer over the frames of an encoder; id 0, the padding of tokenizers, is the blank.
 
-    The loss sums over all paths, with the logits of one frame in memory at a time. Not feasible are
-    utterances without frames, and those with the blank among their labels. Predictions are the
-    `num_beams` likeliest texts of a beam search that adds the paths of equal texts;
-    `label_error_rate` is of the greedy path.
+    The loss sums over all paths, with the logits of one frame in memory at a time. An utterance is
+    not feasible if it has no frames, or the blank among its labels. Predictions are the `num_beams`
+    likeliest texts of a beam search that adds the paths of equal texts; `label_error_rate` is of
+    the greedy path.
     """
 
     prediction: PredictionNetwork = PredictionNetwork.params(dim=128)  # reads the labels so far
@@ -58,10 +58,10 @@ class TransducerRecognition(Recognition):
         )
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns hypotheses, the likeliest first; without `[K]` and scores if `num_beams` is 1.
+        """Returns hypotheses, the likeliest first; without [K] and scores if `num_beams` is 1.
 
         These are `labels`, int32 [B, K, U], padded with the blank; `num_labels`, int32 [B, K]; and
-        `scores`, float32 [B, K], their log-probabilities in nats.
+        `scores`, float32 [B, K], their log-probabilities in nats; -1e30 for an absent hypothesis.
         """
         encoded = self.encode(batch)
         if self.p.num_beams == 1:

@@ -51,7 +51,8 @@ def train_example(
 
     Returns:
         The example, with `images`, [size, size, C] of the same type, its boxes, labels and masks.
-        Boxes whose middle is outside are absent; other arrays stay unchanged.
+        Boxes are absent if their middle is outside or, with `scales`, if they are outside wholly.
+        Other arrays stay unchanged.
 
     Raises:
         ValueError: if `images` is not an image, or a number is out of range.

@@ -120,16 +120,16 @@ class Detector(Task, interface=True):
     # ---- for subclasses
 
     def _outputs(self, batch: Batch) -> Any:
-        """Returns what the model computes of all images, for losses and predictions."""
-        raise NotImplementedError
+        """Returns the model's results for all images, for losses and predictions."""
+        raise self._missing_method("_outputs", "it returns the model's results for a batch")
 
     def _detections(self, outputs: Any) -> dict[str, tf.Tensor]:
-        """Returns the predictions for a [B, ...] batch, as `predict` does."""
-        raise NotImplementedError
+        """Returns the predictions of `predict`, {name: [B, ...]}."""
+        raise self._missing_method("_detections", "it returns predictions, {name: [B, ...]}")
 
     def _losses(self, outputs: Any, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns name of a loss term -> its value for each image, float32 [B]."""
-        raise NotImplementedError
+        raise self._missing_method("_losses", "it returns {term: float32 [B]}")
 
 
 def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:

@@ -34,7 +34,7 @@ from lingo.ops.shape import size_of
 from tasks.detection.detector import Detector, check_share, true_labels
 
 ANCHOR_VARIANCES = (1.0, 1.0)  # of the codes of anchors
-MAX_LOG_RATIO = math.log(1000 / 16)  # of a side to its anchor's or region's, as in Detectron
+MAX_LOG_RATIO = math.log(1000 / 16)  # of a box's side to its anchor's or region's, as in Detectron
 ANCHOR_DELTA, REGION_DELTA = 1 / 9, 1.0  # bounds of the Huber loss
 _UNIT = (0.0, 0.0, 1.0, 1.0)
 
@@ -52,25 +52,25 @@ class InstanceSegmentation(Detector):
     """Mask R-CNN's losses and detections (He et al. 2017), with the settings of Google's code.
 
     The first stage learns from `num_anchors` anchors of each image, at most half of them with an
-    object. An anchor has an object if they overlap by `min_anchor_overlap`, or if no other anchor
-    overlaps the object more; it is background if it overlaps every object by less than
-    `max_background`. The likeliest regions that do not overlap likelier ones of their level by more
-    than `proposal_overlap`, and the true boxes, are proposals. The second stage learns from
-    `num_regions` of them, at most `object_share` of them with an object, which they overlap by at
-    least `min_overlap`.
+    object. An anchor has an object if both overlap by `min_anchor_overlap`, or if no other anchor
+    overlaps the object more. It is background if it overlaps every object by less than
+    `max_background`. Proposals are the true boxes, and the likeliest regions that do not overlap
+    likelier ones of their level by more than `proposal_overlap`. The second stage learns from
+    `num_regions` proposals. At most `object_share` of these have an object, which they overlap by
+    at least `min_overlap`.
 
-    Loss terms, each a mean over an image's sample, then over images; 0 without an object, but for
-    `objectness` and `classes`: `objectness` and `anchors` are the cross-entropy of the first
-    stage's logits, and the Huber loss (delta 1/9) of its codes, a mean for each level, added up.
-    `classes`, `boxes` and `masks` are the second stage's cross-entropy, the Huber loss (delta 1) of
-    the true class's code, and the binary cross-entropy of the true class's mask. Google's code
-    averages over the objects of a whole batch instead of an image.
+    Each loss term is a mean over an image's sample, then over images. `objectness` is the
+    cross-entropy of the first stage's logits. `anchors` is the Huber loss (delta 1/9) of its codes:
+    a mean for each level, and the sum of the levels. `classes` is the second stage's cross-entropy,
+    `boxes` the Huber loss (delta 1) of the true class's code, `masks` the binary cross-entropy of
+    the true class's mask. `anchors`, `boxes` and `masks` are 0 in an image without objects.
+    Google's code averages over the objects of a whole batch instead of an image.
 
     Samples depend on the seed, the step and the example, not on devices. In an evaluation they are
     the same each time.
 
-    Predictions and metrics are those of `ObjectDetection`, with a mask for each box; each class has
-    its own box. `results` names the average precisions of boxes and masks `ap` and `mask_ap`.
+    Predictions and metrics are `ObjectDetection`'s, with a mask for each box. Each class has its
+    own box. `results` names the average precisions of boxes and masks `ap` and `mask_ap`.
 
     Batches: as for `ObjectDetection`, and `masks`, uint8 [B, N, M', M'], 0 or 1: each object's mask
     inside its box.
@@ -78,7 +78,7 @@ class InstanceSegmentation(Detector):
 
     model: MaskRcnn
     min_anchor_overlap: float = 0.7  # intersection over union of an anchor and its object
-    max_background: float = 0.3  # of an anchor that is background, and any object
+    max_background: float = 0.3  # a background anchor overlaps every object by less
     num_anchors: int = 256  # in the first stage's loss of an image
     max_per_level: int = 2000  # likeliest anchors of a level that are considered
     num_proposals: int = 1000  # of an image, in training
@@ -90,7 +90,7 @@ class InstanceSegmentation(Detector):
     min_overlap: float = 0.5  # intersection over union of a region and its object
     max_per_class: int = 1000  # likeliest boxes of a class that are considered
     max_detections: int = 100  # D
-    # of the average precisions of boxes and of masks; None: `results` has no `target_share`
+    # average precisions of boxes and of masks to reach; None: `results` has no `target_share`
     targets: tuple[float, float] | None = None
 
     def check(self) -> None:
@@ -264,7 +264,7 @@ class InstanceSegmentation(Detector):
         """Returns the metrics, with `coco/ap` and `coco/mask/ap` as `ap` and `mask_ap`, and so on.
 
         So `ap`, `ap50`, `mask_ap` and `mask_ap50` are printed. With `targets`, `target_share` is
-        the smaller one of both average precisions, each divided by its target.
+        the smaller ratio of an average precision to its target.
         """
         shown = {"coco/mask/ap": "mask_ap", "coco/mask/ap50": "mask_ap50"}
         found = {shown.get(name, name): v for name, v in super().results(means).items()}

@@ -63,7 +63,7 @@ def train_example(
         num_ops: operations of RandAugment; 0: none.
         magnitude: strength of these operations, usually 5..30.
         ops: names of the operations to choose from.
-        auto: whether AutoAugment's policy `v0` is applied.
+        auto: whether AutoAugment's policy `AUTO_AUGMENT_V0` is applied, before RandAugment.
         erasing_rate: probability that a rectangle is replaced by noise.
 
     Returns:

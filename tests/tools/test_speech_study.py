@@ -11,7 +11,7 @@ import pytest
 
 from lingo.config.base.errors import LingoError
 from lingo.data import AudioInput, CharacterTokenizer, JsonlAudio
-from lingo.datasets.tones import wave_file
+from lingo.metrics.media import wav_file
 from tools.studies import speech
 from tools.studies.__main__ import RESULTS
 from tools.studies.page import NONE, fill_tables
@@ -59,7 +59,7 @@ def test_word_errors_are_of_all_recordings(tmp_path: pathlib.Path) -> None:
     draw, texts = np.random.default_rng(0), ["one two", "six", "two two two", "nine one"]
     for number in range(len(texts)):
         sound = draw.integers(-999, 999, 4_000 + 400 * number).astype(np.int16)
-        (tmp_path / f"{number}.wav").write_bytes(wave_file(sound, sample_rate=16_000))
+        (tmp_path / f"{number}.wav").write_bytes(wav_file(sound[:, None], sample_rate=16_000))
     lines = [json.dumps({"audio": f"{i}.wav", "text": text}) for i, text in enumerate(texts)]
     (tmp_path / "list.jsonl").write_text("\n".join(lines))
     tokenizer = CharacterTokenizer.params(characters=" abcdefghijklmnopqrstuvwxyz")

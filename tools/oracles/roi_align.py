@@ -1,4 +1,4 @@
-"""Writes what torchvision's `roi_align` computes, with which tests compare lingo's.
+"""Writes results of torchvision's `roi_align`, with which tests compare lingo's.
 
     python -m venv /tmp/oracle && /tmp/oracle/bin/pip install torch torchvision
     /tmp/oracle/bin/python tools/oracles/roi_align.py > tests/lingo/ops/roi_align.json

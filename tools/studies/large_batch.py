@@ -50,7 +50,7 @@ def search(optimizer: str, batch: int) -> RateSearch:
 def with_momentum(name: str, batch: int, results: Results) -> list[Trial]:
     """Returns the trainings with a momentum of LARS, at the best rate with the unscaled one.
 
-    Before all rates were tried there are none.
+    The list is empty until all rates are tried.
     """
     best = search("lars", batch).best(results)
     if best is None:
@@ -65,7 +65,7 @@ def grouped(optimizer: str, group: int) -> list[Trial]:
 
 
 def trials(results: Results) -> Iterator[Trial]:
-    """Yields the trials, as far as the results at hand tell them."""
+    """Yields the trials; some are known only after results of others."""
     for batch in reversed(BATCHES):
         for optimizer in RATES:
             yield from search(optimizer, batch).trials(results)

@@ -39,7 +39,7 @@ ARMS = {
 EXPORTED = ARMS["CTC"]
 
 SETS = {"wer": "held-out voices", "wer@flite": "Flite", "people/wer": "a person"}
-"""Metric -> what it is measured on."""
+"""Metric -> the recordings on which it is measured."""
 
 FORMS: Mapping[Quantize, str] = {"none": "float32", "int8": "8 bits, ranges of 64 recordings"}
 """Number types of files for TensorFlow Lite."""
@@ -59,9 +59,9 @@ def trials(results: Results) -> Iterator[Trial]:
 
 
 def measure(trial: Trial, run: Path) -> dict[str, float]:
-    """Returns the word error rate of a person's digits, and those of files of the first arm.
+    """Returns the word error rate on a person's digits and, for the first arm, on exported files.
 
-    What cannot be measured here is left out, and told.
+    A rate that cannot be measured here is left out; stderr has the reason.
     """
     model = lingo.load(run)
     found = _measure_people(model)
@@ -114,7 +114,7 @@ def word_error_rate(data: Input, predict: Predict) -> float:
 
 
 def lite_predictions(file: Path) -> Predict:
-    """Returns what a file for TensorFlow Lite predicts, one recording at a time, on one thread."""
+    """Returns a predictor that runs a file for TensorFlow Lite, one recording at a time."""
     import tensorflow as tf
 
     with warnings.catch_warnings():
@@ -155,6 +155,6 @@ def tables(results: Results) -> dict[str, list[str]]:
 
 
 def _minutes(results: Results, trials: list[Trial]) -> str:
-    """Returns the minutes of trainings with the first data, evaluations included."""
+    """Returns the mean and range of the minutes of trainings, evaluations included, as a cell."""
     found = [result.seconds / 60 for one in trials if (result := results.get(one))]
     return spread(found, len(trials), digits=0)

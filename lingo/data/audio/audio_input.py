@@ -260,9 +260,10 @@ class AudioInput(Bucketed):
         found = dict(predictions)
         first = {"audio": found.pop("file")} if "file" in found else {}
         if self._has_transcripts(predictions):
-            texts = np.array(self._hypotheses(predictions), str)
+            several, shape = self._hypotheses(predictions), predictions["num_labels"].shape
+            texts = np.array(several, str).reshape(len(several), *(shape[1:] or [1]))
             first["text"] = texts[:, 0]
-            if predictions["labels"].ndim == 3:
+            if len(shape) == 2:
                 first["texts"] = texts
         return first | found
 
@@ -287,7 +288,7 @@ class AudioInput(Bucketed):
         }
 
     def _has_transcripts(self, predictions: Mapping[str, np.ndarray]) -> bool:
-        """Returns whether predictions have ids of texts, [B, U] or [B, K, U], and their numbers."""
+        """Returns whether predictions have `labels`, [B, U] or [B, K, U], and their numbers."""
         if not all(name in predictions for name in self.text_ids):
             return False
         labels, sizes = (predictions[name] for name in self.text_ids)
@@ -411,7 +412,8 @@ class AudioInput(Bucketed):
 def _make_program(front_end: LogMel) -> Callable[[np.ndarray, random.Key], np.ndarray]:
     """Returns a function (samples [L], key's words [1]) -> features, float32 [T, D].
 
-    Its program computes the weights of mel bins once, which take as long as a recording's rest.
+    Its program computes the weights of mel bins once: they take as long as all the rest for one
+    recording.
     """
     words = tf.TensorSpec([1], tf.uint32)
 

@@ -13,9 +13,14 @@ from lingo.data.audio.waveform import BrokenAudio, check_audio_packages, decode,
 from lingo.data.request import BadRequest, OpenSpecs, RequestReader
 from lingo.ops.speech.log_mel import LogMel
 
-_MAX_VALUES = 1 << 25  # samples of all channels, 256 MB: a FLAC file of silence is small
+# samples of all channels, 256 MB in float64: a small FLAC file of silence may hold more
+_MAX_VALUES = 1 << 25
 _MIN_FRAMES = 16  # the shortest length to which features are padded
 _UNLIMITED = float("inf")
+
+
+class _BadLength(BrokenAudio):
+    """A sound recording is too short or too long for the model."""
 
 
 class AudioRequests(RequestReader):
@@ -33,9 +38,10 @@ class AudioRequests(RequestReader):
         *,
         max_frames: int,
     ) -> None:
-        """`compute` returns the features of samples, [L] -> [T, D]; T is at most `max_frames`.
+        """`compute` returns the features of samples, float64 [L] -> float32 [T, D].
 
-        Raises MissingPackage unless the packages that decode audio are installed.
+        Recordings of more than `max_frames` frames are refused. Raises MissingPackage unless the
+        packages that decode audio are installed.
         """
         check_audio_packages()
         self._front_end, self._compute, self._max_frames = front_end, compute, max_frames
@@ -50,9 +56,9 @@ class AudioRequests(RequestReader):
             try:
                 rows.append(self._compute(self._samples(data)))
             except BrokenAudio as error:
-                raise BadRequest(
-                    f'audio[{number}]: {error}: send a WAV or FLAC file as {{"b64": "..."}}'
-                ) from None
+                is_sound = isinstance(error, _BadLength)
+                advice = "" if is_sound else ': send a WAV or FLAC file as {"b64": "..."}'
+                raise BadRequest(f"audio[{number}]: {error}{advice}") from None
         sizes = np.array([len(row) for row in rows], np.int32)
         length = max(_MIN_FRAMES, 1 << (int(sizes.max()) - 1).bit_length())
         shape = (len(rows), min(length, self._max_frames), self._front_end.dim)
@@ -70,14 +76,14 @@ class AudioRequests(RequestReader):
         rate = self._front_end.p.sample_rate
         frames = int(self._front_end.num_stacks(header.samples_at(rate)))
         if frames < 1:
-            raise BrokenAudio(f"it is shorter than a frame: it has {header.num_samples:,} samples")
+            raise _BadLength(f"it is shorter than a frame: it has {header.num_samples:,} samples")
         if frames > self._max_frames:
-            raise BrokenAudio(
+            raise _BadLength(
                 f"its {header.seconds:,.1f} seconds are {frames:,} frames, and the model takes up"
-                f" to {self._max_frames:,}"
+                f" to {self._max_frames:,}: send shorter parts of it"
             )
         if (count := header.num_samples * header.channels) > _MAX_VALUES:
-            raise BrokenAudio(
+            raise _BadLength(
                 f"its {header.channels} channels have {count:,} samples, more than"
                 f" {_MAX_VALUES:,}: mix them at {rate:,} samples per second"
             )

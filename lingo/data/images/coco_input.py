@@ -54,13 +54,14 @@ class CocoInput(IndexedInput):
     right, in 0..1; `box_labels`, int32 [B, N], 0 for no box; `is_crowd`, bool [B, N]. Three arrays
     refer to the whole image: `areas`, float32 [B, N], the pixels of each object's mask (of its box
     if the file has no area); `image_ids`, int64 [B]; `image_sizes`, int32 [B, 2], height and width.
-    With `scale_jitter`, `canvas_sizes`, float32 [B, 2], are height and width of what is shown, with
-    the padding, in pixels of the whole image.
+    With `scale_jitter`, `canvas_sizes`, float32 [B, 2], are height and width of the shown part with
+    its padding, in pixels of the file's image.
 
     With `mask_size`, `masks`, uint8 [B, N, M, M]: the mask of each object inside its box, as it is
     shown, at the centres of the box's bins. With `max_runs`, `mask_counts`, int32 [B, N, K]: COCO's
-    run lengths of each object in the whole image, zeros at the end, for average precisions. Masks
-    are polygons or run lengths, as list or text. They need `pip install 'lingo-tf[detection]'`.
+    run lengths of each object in the whole image, zeros at the end, for average precisions. Files
+    have masks as polygons, which need `pip install 'lingo-tf[detection]'`, or as run lengths, in a
+    list or a text.
     """
 
     annotations: FilePath  # a JSON file such as instances_train2017.json
@@ -81,11 +82,9 @@ class CocoInput(IndexedInput):
     def check(self) -> None:
         super().check()
         ranges.check_positive(self.p, "num_classes", "size", "max_boxes", "max_pixels")
+        ranges.check_positive(self.p, "mask_size", "max_runs")
         if not 0 <= self.p.flip_rate <= 1:
             raise ParamError(f"flip_rate={self.p.flip_rate} is not in 0..1")
-        for field in ("mask_size", "max_runs"):
-            if getattr(self.p, field) is not None:
-                ranges.check_positive(self.p, field)
         self._check_jitter()
         for field in ("annotations", "folder"):
             if not getattr(self.p, field):
@@ -266,7 +265,7 @@ class CocoInput(IndexedInput):
         Args:
             index: of the image.
             labels: int32 [n], 0 for objects that are not seen.
-            corners: [n, 4], boxes of what is seen, in pixels of the image.
+            corners: float [n, 4], boxes of the seen parts of objects, in pixels of the image.
             mirrored: whether the example is mirrored.
             example: {name: array}.
         """

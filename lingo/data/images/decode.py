@@ -40,7 +40,7 @@ class Part(NamedTuple):
     box: Box  # in the image as it is stored
     turn: Turn  # turns it to the upright, perhaps mirrored, part that is seen
     whole_pixels: int  # pixels of the whole image if its decoder holds them all; else 0
-    inset: Inset | None = None  # where it goes, before it is turned; None: it fills the result
+    inset: Inset | None = None  # its place in the result before the turn; None: it fills the result
 
 
 class Inset(NamedTuple):
@@ -70,7 +70,7 @@ def part_of(data: bytes, header: Header, window: Window) -> Part:
 
 
 def _inset_of(shown: tuple[int, int], turn: Turn) -> Inset:
-    """Returns the inset that a turn brings to the upper left, with the size (height, width)."""
+    """Returns the inset that a turn brings to the upper left, (height, width) after the turn."""
     height, width = shown
     if turn.is_transposed:
         return Inset(width, height, turn.reverses_columns, turn.reverses_rows)
@@ -143,10 +143,20 @@ def _check_complete(images: np.ndarray, parts: Sequence[Part], rows: Sequence[in
     The decoder makes missing pixels grey, without an error. Few sound images end in this grey. An
     image that does is decoded again with more data, which changes it only if data was missing.
     """
-    is_grey = (images[:, -1, [0, -1]] == _MISSING_LEVEL).all(-1).any(-1)
     for row in rows:
-        if is_grey[row] and _lacks_data(parts[row].data):
+        at, ends = _last_row(parts[row], images.shape[1])
+        is_grey = (images[row, at, ends] == _MISSING_LEVEL).all(-1).any()
+        if is_grey and _lacks_data(parts[row].data):
             raise BrokenImage("it is cut short: the data of its pixels ends early")
+
+
+def _last_row(part: Part, size: int) -> tuple[int, list[int]]:
+    """Returns the last row of a decoded part's pixels in [size, size], and its outer columns."""
+    if part.inset is None:
+        return size - 1, [0, size - 1]
+    height, width, is_below, is_right = part.inset
+    first = size - width if is_right != _is_mirrored(part.turn) else 0
+    return size - 1 if is_below else height - 1, [first, first + width - 1]
 
 
 def _lacks_data(data: bytes) -> bool:
@@ -243,8 +253,9 @@ def _decode_large_png(part: Part, divisor: int, size: int, channels: Channels) -
 def _program(form: _Form, size: int, channels: Channels) -> Callable[..., tf.Tensor]:
     """Returns the program that decodes parts of one form and mirrors some of them.
 
-    The program takes encoded images (bytes [B]), boxes (int32 [B, 4]) and whether to mirror each
-    image (bool [B]) and insets (int32 [B, 4]), and returns uint8 [B, H, W, C].
+    The program takes encoded images (bytes [B]), boxes (int32 [B, 4]), whether to mirror each
+    image (bool [B]) and insets (int32 [B, 4], read if the form has insets), and returns uint8
+    [B, H, W, C].
     """
 
     def decode_one(

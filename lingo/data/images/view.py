@@ -20,8 +20,9 @@ class Window(NamedTuple):
 
     box: Box  # the part, in pixels of the whole image
     is_mirrored: bool = False  # left to right
-    shown: tuple[int, int] | None = None  # its (height, width) in the batch's image, whose rest,
-    # below and on the right before mirroring, is black; None: it fills the image
+    # (height, width) of the part in the batch's image; the rest, below and on the right before
+    # mirroring, is black; None: the part fills the image
+    shown: tuple[int, int] | None = None
 
 
 class View(Configurable, interface=True):

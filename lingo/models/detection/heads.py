@@ -29,8 +29,9 @@ _CODES = Normal.params(stddev=0.001)
 class BoxOutputs(NamedTuple):
     """Codes of boxes and logits of classes, for anchors or for regions."""
 
-    codes: Any  # [B, A, 4], or [B, R, K + 1, 4] with a box for each class
-    logits: Any  # [B, A], of an object of any class; or [B, R, K + 1], class 0 is the background
+    codes: Any  # of anchors [B, A, 4]; of regions [B, R, K + 1, 4], a box for each class
+    # of anchors [B, A]: an object of any class; of regions [B, R, K + 1], class 0 is the background
+    logits: Any
 
 
 class RegionHead(Layer):

@@ -27,7 +27,7 @@ from lingo.ops.roi_align import CropForm, roi_align
 
 
 class PyramidOutputs(NamedTuple):
-    """What the first stage computes of images."""
+    """The first stage's results for images."""
 
     maps: Any  # a tuple of maps, [B, H', W', C] each, of rising levels
     codes: Any  # [B, A, 4], the boxes of regions relative to anchors
@@ -50,7 +50,7 @@ class MaskRcnn(Layer):
     region_head: RegionHead = RegionHead
     box_head: BoxHead = BoxHead
     mask_head: MaskHead = MaskHead
-    anchor_scale: float = 8.0  # side of the square anchor / side of the square that a position has
+    anchor_scale: float = 8.0  # side of the square anchor, in positions of its map
     ratios: tuple[float, ...] = (2.0,)  # aspect ratios of oblong anchors
     num_region_maps: int | None = None  # the first maps, from which regions are cut; None: all
     crop_form: CropForm = "center"  # where regions sample their map
@@ -131,7 +131,7 @@ class MaskRcnn(Layer):
         return PyramidOutputs(maps, *self.region_head.output_shape(maps))
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations of a call for images of shape [B, H, W, C]: of the first stage."""
+        """Returns the operations of a call, the first stage, for images of shape [B, H, W, C]."""
         maps = self.trunk.output_shape(shape)
         total = self.trunk.flops(shape) + self.pyramid.flops(maps)
         return total + self.region_head.flops(self.pyramid.output_shape(maps))

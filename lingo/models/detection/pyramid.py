@@ -74,8 +74,8 @@ class Backbone(Layer):
     def _lasts(self, shape: Shape) -> list[int]:
         """Returns the index of the layer that makes each map, for images of a shape.
 
-        Raises ParamError if a result is no image, or the levels from the first to the last are not
-        all there.
+        Raises ParamError if a layer's result is not an image, or a level from the first to the last
+        is missing.
         """
         height, found = shape[1], dict[int, int]()
         for i, layer in enumerate(self.layers):
@@ -98,14 +98,14 @@ class Backbone(Layer):
 
 
 class FeaturePyramid(Layer):
-    """Maps of equal width, into which those of higher levels are added (Lin et al. 2017a, fig. 3).
+    """Maps of equal width; each also has the content of higher levels (Lin et al. 2017a, fig. 3).
 
     Each map goes through a 1x1 convolution; the sum of the level above, enlarged two times, is
     added; a 3x3 convolution makes the result. `num_extra` more maps follow, each with every second
-    row and column of the one before. Nothing has an activation function.
+    row and column of the one before. There are no activation functions.
     """
 
-    dims: tuple[int, ...]  # channels of the maps; a detector passes those of its backbone
+    dims: tuple[int, ...]  # channels of the maps; a detector passes its backbone's
     output_dim: int = 256  # F
     num_extra: int = 1  # maps above the last level
     lateral: Conv2D = Conv2D.params(use_bias=True, init=FanIn)  # the 1x1 convolutions

@@ -111,9 +111,9 @@ def botnet(
         num_classes: number of labels.
         image_shape: (H, W, C) of the images.
         stride: how many times smaller the last stage makes an image: 2 or, for BoTNet-S1, 1.
-        attending: indices of the last stage's blocks with attention, the first is 0; None: all. The
-            others have the convolution of a ResNet.
-        positions: what the attention knows of positions.
+        attending: indices of the last stage's blocks that have attention, from 0; None: all. The
+            other blocks have the convolution of a ResNet.
+        positions: of pixels, as the attention knows them: relative, absolute or none.
         zero_init: whether the last gamma of each block starts at zero.
         small_images: whether the stem is a 3x3 convolution, for images of a few pixels.
         stem_stride: how many times smaller the stem makes images if `small_images` is set.
@@ -133,7 +133,8 @@ def botnet(
     )
     block, stages = STAGES[num_layers]
     if block is not BottleneckBlock:
-        raise ParamError(f"{num_layers=} has no bottlenecks: take 14, 50, 101 or 152")
+        known = [n for n, (kind, _) in STAGES.items() if kind is BottleneckBlock]
+        raise ParamError(f"{num_layers=} has no bottlenecks: take one of {known}")
     blocks = range(stages[-1])
     attending = blocks if attending is None else attending
     if outside := sorted(set(attending).difference(blocks)):

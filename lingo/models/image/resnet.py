@@ -148,7 +148,7 @@ STAGES = {
 """Number of layers -> the block, and the number of blocks per stage (He et al. 2016, table 1).
 
 The network of 14 layers and three stages is not in the paper; it is for images of a few pixels.
-Those of 59, 77, 110 and 128 layers have the blocks of BoTNet-S1 (Srinivas et al. 2021).
+Networks of 59, 77, 110 and 128 layers have the stages of BoTNet-S1 (Srinivas et al. 2021).
 """
 
 

@@ -180,11 +180,12 @@ class JointNetwork(Layer):
 class FramewiseJoint(JointNetwork):
     """A joint network whose loss has the logits of one frame in memory at a time.
 
-    Its call is `JointNetwork`'s; what a gradient keeps is said of `score_labels`.
+    Its call is `JointNetwork`'s. `residuals` are of `score_labels`, with [B, T, D] as the input and
+    U + 1 as the memory's length.
     """
 
     def score_labels(self, x: tf.Tensor, texts: tf.Tensor, labels: tf.Tensor) -> TransducerScores:
-        """Returns the scores of `transducer_losses`, of frames, texts and labels.
+        """Returns the scores that `transducer_losses` takes.
 
         Args:
             x: frames [B, T, D], any float type.

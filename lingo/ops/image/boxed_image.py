@@ -24,7 +24,9 @@ from lingo.ops.image.warp import resize
 _LEAST_IOUS = (None, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9)  # None: the whole image
 _TRIES = 50
 _LEAST_SIDE = 0.3  # least square root of (a part's area / the image's area)
-_LEAST_PART = 1e-5  # of a part's side: boxes that only touch the part stay less, by rounding
+# least side of a clipped box / side of the part: a box that only touches the part is smaller,
+# and by rounding not always empty
+_LEAST_PART = 1e-5
 _MAX_ASPECT = 2.0  # longer side / shorter side, each as a fraction of the image's side
 
 
@@ -79,6 +81,13 @@ def scale_jitter(
         size: (height, width) of the result, in pixels.
         low: least factor, positive.
         high: largest factor; `low=high=1` fits the image into `size`.
+
+    Returns:
+        `image`, [*size, C] of the same type; `boxes` and `labels` as `clip_boxes` returns them,
+        relative to `size`; `masks` inside these boxes.
+
+    Raises:
+        ValueError: if `example.image` is not an image, or unless 0 < low <= high.
 
     >>> one = BoxedImage(np.full([4, 8, 1], 9, "u1"), np.array([[0, 0, 1, 1]], "f"), np.array([3]))
     >>> result = scale_jitter(one, random.root_key(0), size=(4, 4), low=1, high=1)
@@ -179,7 +188,7 @@ def clip_boxes(
 
 
 def _corners_in(boxes: np.ndarray, window: Box, size: tuple[int, int]) -> np.ndarray:
-    """Returns corners in parts of a window, float64 [N, 2 corners, 2 axes]."""
+    """Returns boxes relative to a window of an image, float64 [N, 2 corners, 2 axes]."""
     first = np.array([window.row, window.column]) / size
     sides = np.array([window.height, window.width]) / size
     return (boxes.reshape(-1, 2, 2) - first) / sides
@@ -188,19 +197,22 @@ def _corners_in(boxes: np.ndarray, window: Box, size: tuple[int, int]) -> np.nda
 def _clip_corners(
     corners: np.ndarray, labels: np.ndarray, stays: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns clipped boxes, float32 [N, 4], and labels, int32 [N]; zeros where none `stays`."""
+    """Returns clipped boxes, float32 [N, 4], and labels, int32 [N]; zeros unless `stays`, [N]."""
     stays = stays & (labels > 0)
     inside = np.where(stays[:, None], corners.clip(0, 1).reshape(-1, 4), 0)
     return inside.astype(np.float32), np.where(stays, labels, 0).astype(np.int32)
 
 
 def scale_boxes(boxes: np.ndarray, shown: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
-    """Returns boxes [N, 4] of an image `shown` at the upper left of a picture, in parts of that.
+    """Returns the boxes of an image relative to a larger picture, at whose upper left it is.
 
     Args:
-        boxes: float32 [N, 4], in parts of the image.
+        boxes: float32 [N, 4], as fractions of the image.
         shown: (height, width) of the image in the picture, in pixels.
         size: (height, width) of the picture.
+
+    Returns:
+        float32 [N, 4], as fractions of the picture.
 
     >>> scale_boxes(np.array([[0, 0.5, 1, 1]], "f"), (2, 4), (4, 4))
     array([[0. , 0.5, 0.5, 1. ]], dtype=float32)
@@ -247,8 +259,8 @@ def sample_mask(pixels: np.ndarray, box: np.ndarray, *, size: int) -> np.ndarray
 
     Args:
         pixels: [H, W], 0 or not, any type.
-        box: [4], in pixels, any float type or int; it may exceed the image, where a mask has the
-            pixels of the rim.
+        box: [4], in pixels, any float type or int; outside of the image, a bin has the pixel of
+            the rim that is nearest.
         size: M.
 
     >>> sample_mask(np.array([[0, 0, 0], [0, 1, 0]]), np.array([1, 0, 2, 3]), size=3)
@@ -267,7 +279,10 @@ def sample_mask(pixels: np.ndarray, box: np.ndarray, *, size: int) -> np.ndarray
 def _masks_of_parts(
     example: BoxedImage, boxes: np.ndarray, labels: np.ndarray, window: Box
 ) -> np.ndarray | None:
-    """Returns the masks of boxes in parts of a window, sampled from the example's masks."""
+    """Returns the masks of boxes relative to a window, sampled from the example's; None: no masks.
+
+    Boxes, float32 [N, 4], are relative to the window; masks are uint8 [N, M, M], 0 for label 0.
+    """
     if example.masks is None:
         return None
     masks, size = np.zeros_like(example.masks), example.masks.shape[-1]

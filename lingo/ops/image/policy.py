@@ -1,7 +1,7 @@
 """RandAugment and AutoAugment: operations on images, chosen at random (Cubuk et al. 2020; 2019).
 
-RandAugment chooses among all operations, at one magnitude. AutoAugment chooses one of 25 pairs,
-each of whose two operations has a probability and a magnitude of its own.
+RandAugment chooses among all operations, at one magnitude. AutoAugment chooses one of 25 pairs.
+Each operation of a pair has a probability and a magnitude of its own.
 
 The operations are AutoAugment's (Cubuk et al. 2019, table 6), with the strengths that
 EfficientNet and big_vision give them, as a function of m = magnitude / 10:
@@ -154,6 +154,13 @@ def auto_augment(
         image: [H, W, C], uint8, or float32 in 0..1, which is rounded to 256 levels; C is 1 or 3.
         key: this image's random key.
         policy: sub-policies, each a sequence of operations, which are applied in turn.
+
+    Returns:
+        [H, W, C], the image's type.
+
+    Raises:
+        ValueError: if `image` is not an image, or the policy has no sub-policy, or an operation
+            with an unknown name or a number out of range.
 
     >>> image = np.arange(0, 180, 20, dtype=np.uint8).reshape(3, 3, 1)
     >>> auto_augment(image, random.root_key(0), policy=[[("invert", 1.0, 0)]])[0, :, 0]

@@ -12,7 +12,7 @@ A text may have several paths, which differ in the frames of its labels. The bea
 probabilities (Lingvo's `merge_paths`). With enough beams the result is exact: the probability of
 all paths with at most `max_symbols` labels per frame.
 
-Axes: B utterances, T frames, E width of a frame, K hypotheses, P width of what is known of a text,
+Axes: B utterances, T frames, E width of a frame, K hypotheses, P width of a text's vector,
 V classes with the blank, U labels of a text, N texts, R rows.
 """
 
@@ -64,6 +64,9 @@ def transducer_greedy(
         num_frames: int32 [B].
         max_symbols: the path moves to the next frame after this many labels in a frame.
         max_labels: U; later labels are left out.
+
+    Returns:
+        `labels`, int32 [B, U], padded with the blank, and `num_labels`, int32 [B].
 
     >>> def read(label, state): return 0 * tf.one_hot(label, 3), state
     >>> model = TransducerModel(lambda frame, texts: frame[:, None] + texts, read, lambda: ())
@@ -150,7 +153,7 @@ class _Walk(NamedTuple):
 
 
 class _Beams(NamedTuple):
-    """K texts of each utterance, and what the model knows of them."""
+    """K texts of each utterance, with the model's state after them."""
 
     scores: tf.Tensor  # float32 [B, K], log-probability; about NEVER for an absent text
     labels: tf.Tensor  # int32 [B, K, U]
@@ -191,7 +194,7 @@ class _Search(NamedTuple):
             done = _merge(done, ended)
             live = self._extend(live, log_probs, level < self.max_symbols)
             # A live text below all of `done` can no longer enter it; at most it would add a little
-            # to an equal text. Each utterance decides by itself, so no result depends on others.
+            # to an equal text. Each utterance is pruned alone: no result depends on the batch.
             is_open = live.scores[:, :1] > done.scores[:, -1:]
             return level + 1, live._replace(scores=tf.where(is_open, live.scores, NEVER)), done
 

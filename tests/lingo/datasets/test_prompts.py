@@ -12,7 +12,8 @@ from lingo.data import AudioInput, CharacterTokenizer
 from lingo.data.files import DataError
 from lingo.datasets import Prompts
 from lingo.datasets.prompts import FOLDER, Kind
-from lingo.datasets.tones import WORDS, wave_file
+from lingo.datasets.tones import WORDS
+from lingo.metrics.media import wav_file
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ def test_files_say_their_names(tmp_path: pathlib.Path, kind: Kind, texts: tuple[
     (tmp_path / kind).mkdir()
     for number, name in enumerate([*names, "ten", "zed"]):
         sound = np.full(3_000 + number, number, np.int16)
-        (tmp_path / kind / f"{name}.wav").write_bytes(wave_file(sound, sample_rate=8_000))
+        (tmp_path / kind / f"{name}.wav").write_bytes(wav_file(sound[:, None], sample_rate=8_000))
     source = Prompts.params(kind=kind, folder=str(tmp_path))
     assert [one.text for one in source.build().recordings()] == [*texts]
     characters = CharacterTokenizer.params(characters=string.ascii_lowercase)

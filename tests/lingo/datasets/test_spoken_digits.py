@@ -18,7 +18,8 @@ import pytest
 from lingo.data.files import DataError
 from lingo.datasets.spoken_digits import LIST, SAMPLE_RATE, SpokenDigits, write_spoken_digits
 from lingo.datasets.synthesizer import SYNTHESIZERS, EspeakNg, Manner, join_groups
-from lingo.datasets.tones import WORDS, wave_file
+from lingo.datasets.tones import WORDS
+from lingo.metrics.media import wav_file
 
 VARIANTS = ("Adam", "caleb", "klatt", "klatt6", "f1", "f2", "f3", "m1", "m2", "m3", "m4", "whisper")
 TWINS = {"en+klatt": "en+klatt6", "en-us+caleb": "en-us+klatt", "en-029+f1": "en-029+f2"}
@@ -55,7 +56,7 @@ def home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
     for number, voice in enumerate([*EspeakNg().voice_names(), "kal", "kal16", "slt"]):
         pitch = np.sin(np.arange(4_000) * (100 + number) / 4_000)
         sound = (9_000 * pitch).astype(np.int16)
-        (tmp_path / f"{voice}.wav").write_bytes(wave_file(sound, sample_rate=22_050))
+        (tmp_path / f"{voice}.wav").write_bytes(wav_file(sound[:, None], sample_rate=22_050))
     for name, other in TWINS.items():
         shutil.copy(tmp_path / f"{name}.wav", tmp_path / f"{other}.wav")
     return tmp_path

@@ -355,6 +355,16 @@ def test_padded_images_give_the_results_of_whole_ones():
     results, expected = run(padded, found, N), run(batch, predictions, N)
     for name, value in expected.items():
         assert results[name] == pytest.approx(value, abs=2e-3), name
+    whole = {"image_ids": batch["image_ids"], "image_sizes": batch["image_sizes"]}
+    entries, wanted = (
+        coco_detections(found, **whole, canvas_sizes=canvas),
+        coco_detections(predictions, **whole),
+    )
+    np.testing.assert_allclose(
+        [one["bbox"] for one in entries], [one["bbox"] for one in wanted], atol=1e-3
+    )
+    areas = [coco_masks.area([e["segmentation"] for e in part]) for part in (entries, wanted)]
+    assert abs(areas[0].astype(int) - areas[1].astype(int)).max() <= 5
 
 
 def test_entries_of_result_files_have_masks_that_pycocotools_reads():

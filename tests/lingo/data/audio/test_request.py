@@ -11,6 +11,7 @@ import pytest
 from lingo.data.audio import request
 from lingo.data.audio.audio_input import AudioInput
 from lingo.data.audio.source import JsonlAudio
+from lingo.data.derived_input import RepeatedInput
 from lingo.data.request import BadRequest
 from lingo.ops.speech.log_mel import LogMel
 from tests.lingo.data.audio.recordings import encode, tone, write_clips
@@ -41,6 +42,13 @@ def test_requests_have_the_features_of_the_same_files_in_batches(tmp_path: pathl
         assert not found["features"][row, size:].any()
 
 
+def test_requests_of_a_repeated_input_are_those_of_its_input(tmp_path: pathlib.Path) -> None:
+    params = audio(write_clips(tmp_path, TEXTS)).p.copy()
+    reader = RepeatedInput.params(input=params).build().request_reader()
+    assert isinstance(reader, request.AudioRequests)
+    assert reader.read(sent(encode(tone(0.2))))["num_frames"].tolist() == [18]
+
+
 @pytest.mark.parametrize(("seconds", "length"), [(0.05, 16), (0.2, 32), (0.7, 90)])
 def test_lengths_are_powers_of_two_or_the_longest(tmp_path, seconds: float, length: int) -> None:
     reader = audio(write_clips(tmp_path, TEXTS)).request_reader()
@@ -57,7 +65,7 @@ def test_lengths_are_powers_of_two_or_the_longest(tmp_path, seconds: float, leng
         (encode(tone(0.01)), "audio[1]: it is shorter than a frame: it has 160 samples"),
         (
             encode(tone(1.0, rate=8000), rate=8000),
-            "its 1.0 seconds are 98 frames, and the model takes up to 90",
+            "its 1.0 seconds are 98 frames, and the model takes up to 90: send shorter parts",
         ),
         (encode(tone(0.1, rate=500), rate=500), "declares 500 samples per second"),
     ],

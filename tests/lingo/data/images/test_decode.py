@@ -235,6 +235,19 @@ def test_a_sound_jpeg_may_be_grey_as_one_that_ends_early(options):
             show(cut_jpeg(encode(picture(64, 64), **options), 0.3), Window(Box(0, 0, 64, 64)))
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("is_mirrored", [False, True])
+@pytest.mark.parametrize("shown", [(8, 16), (16, 8), (5, 7)])
+def test_a_padded_jpeg_that_ends_early_is_broken(orientation, is_mirrored, shown):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(picture(64, 64), exif=exif)
+    window = Window(Box(0, 0, 64, 64), is_mirrored, shown)
+    assert show(data, window).any()
+    with pytest.raises(BrokenImage, match="ends early"):
+        show(cut_jpeg(data, 0.3), window)
+
+
 def test_a_png_with_32_mebibytes_behind_it_is_broken():
     data = png(64, 64, ROWS) + bytes(1 << 25)
     with pytest.raises(BrokenImage, match=r"its 33,\d+,\d+ bytes are too many for 64 x 64 pixels"):

@@ -82,7 +82,7 @@ def test_shapes_and_flops_of_a_network_are_those_of_the_call(draw) -> None:
 
 def test_a_resnet_without_bottlenecks_is_refused() -> None:
     with pytest.raises(
-        ParamError, match="num_layers=34 has no bottlenecks: take 14, 50, 101 or 152"
+        ParamError, match=r"num_layers=34 has no bottlenecks: take one of \[14, 50, 59, 77, 101"
     ):
         botnet(num_layers=34, num_classes=10)
 
