@@ -12,7 +12,8 @@ multiple of N is split. If there is no such axis, the elements of each part form
 its end, and each device updates and keeps a chunk of the row: see `lingo/mesh/weight_rows.py`. Host
 arrays and checkpoints have every tensor's own shape, without padding. A slot that lacks some axes
 of its weight (Adafactor's means over rows and columns) is kept in the same way, by its own shape.
-During the update it is not split along the mesh axes of the batch.
+During the update it is not split along the mesh axes of the batch. A sparse table is split as at
+rest: each device updates the looked-up rows that it has.
 
 With `keep_parts` a device keeps between steps only the part of a weight that it updates. In each
 step it gathers a whole copy for its layers, perhaps with fewer bits.
@@ -93,6 +94,8 @@ def layout(
         }
 
     def split_evenly(where: str, split: Split, shape: tuple[int, ...]) -> Split:
+        if specs_of_all[where].sparse:  # a device updates the looked-up rows that it has
+            return split
         num_stacked = specs_of_all[where].num_stacked
         in_rows = uneven and learner.optimizer.updates_rows()
         return _split_evenly(split, shape, num_stacked, batch, mesh, uneven=in_rows)
@@ -169,25 +172,6 @@ def _complete(
         rows=rows,
         factor_rows=factor_rows,
     )
-
-
-def check_sparse(learner: Learner, layout: Layout | None) -> None:
-    """Raises ParamError if a layout splits a sparse table's update further than the table.
-
-    `layout` is None if the runtime splits no update.
-    """
-    if layout is None:
-        return
-    for where, weight in learner.weights().items():
-        splits = (layout.rest[where], layout.read[where], layout.update[where])
-        if weight.sparse and any(split != splits[0] for split in splits):
-            raise ParamError(
-                f"runtime: {where} is a sparse table: each device updates the looked-up rows that"
-                " it has, and shard_update=True would split the table further for its update: split"
-                " its rows over these devices (weight_rules={'vocab': ['data']} of a Mesh), leave"
-                " shard_update out, or declare the table without sparse",
-                "runtime",
-            )
 
 
 def check_gather_dtype(dtype: GatherDtype, *, shard_update: bool) -> None:

@@ -21,7 +21,6 @@ from lingo.runtimes.layout import (
     Layout,
     batch_axes,
     check_gather_dtype,
-    check_sparse,
     layout,
 )
 from lingo.runtimes.runtime import Runtime
@@ -101,7 +100,6 @@ class Sharded(Runtime):
 
     def check_learner(self, learner: Learner) -> None:
         layout = self.layout(learner)
-        check_sparse(learner, layout)
         specs = learner.task.weights().values()
         axes = {axis for spec in specs for axis in spec.stack_axes + spec.axes if axis}
         recipe = RECIPES[self.p.rules]

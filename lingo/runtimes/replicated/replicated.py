@@ -20,7 +20,6 @@ from lingo.runtimes.layout import (
     Layout,
     bytes_per_device,
     check_gather_dtype,
-    check_sparse,
     replica_layout,
 )
 from lingo.runtimes.replicated.program import ReplicatedProgram
@@ -137,7 +136,15 @@ class Replicated(Runtime):
                 "runtime",
             )
         num = self.num_replicas(devices_ready=False)
-        check_sparse(learner, replica_layout(learner, num or 2) if self.p.shard_update else None)
+        tables = (weight.path for weight in learner.weights().values() if weight.sparse)
+        if self.p.shard_update and (table := next(tables, None)):
+            raise ParamError(
+                f"runtime: shard_update=True updates weights in rows, and {table} is a sparse"
+                " table, of which a step updates the rows that it looks up: take a Mesh, leave"
+                " shard_update out, or declare the table without sparse"
+                " (EmbeddingTables.sparse_from=None)",
+                "runtime",
+            )
         if num is not None and learner.specs:
             shares = Shares(index=0, num_processes=1, num_replicas=num)
             xla = self.p.xla and self.p.tpu is None

@@ -47,6 +47,9 @@ CUTS = {
     "rows of large tables": Cut(Mesh.params(data=4, weight_rules=OVER_BATCH), {"whole_below": 100}),
     "looked-up rows": Cut(Mesh.params(data=8, weight_rules=OVER_BATCH), {"sparse_from": 100}),
     "looked-up rows, two devices add up": Cut(Mesh.params(data=2, model=4), {"sparse_from": 100}),
+    "looked-up rows, other updates in parts": Cut(
+        Mesh.params(data=2, model=4, shard_update=True), {"sparse_from": 100}
+    ),
     "tables": Cut(Mesh.params(data=2, model=4), {"num_groups": 4}),
     "tables, along the batch": Cut(Mesh.params(data=4, weight_rules=OVER_BATCH), {"num_groups": 4}),
 }
