@@ -104,7 +104,7 @@ class PrunedBeam(Beam):
         num_beams = self.p.num_beams
         log_probs = token_log_probs(logits, num_beams)
         is_new = index >= plan.first
-        ended, likeliest = self._ended(plan, index, search.live, log_probs, coverage)
+        ended, likeliest = self._end_texts(plan, index, search.live, log_probs, coverage)
         complete, _ = best_texts(join_texts(search.complete, ended, num_beams), self.p.num_samples)
         is_end = tf.range(size_of(log_probs, 2)) == plan.end_id[:, None]
         is_end &= is_new[:, None]
@@ -120,7 +120,7 @@ class PrunedBeam(Beam):
             return new, parents
         return _freeze(search.is_done, search, new), parents
 
-    def _ended(
+    def _end_texts(
         self,
         plan: BeamConstants,
         index: tf.Tensor,

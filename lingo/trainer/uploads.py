@@ -56,7 +56,7 @@ class Uploads(RunEvents):
         self._last_seconds = 0.0  # when the last upload began
         self._num_uploads = 0  # uploads that were looked at
         self._reported: str | None = None  # name of the last checkpoint whose upload is shown
-        mirror.kept = self._kept()
+        mirror.kept = self._kept_checkpoints()
 
     def on_start(self, run: ObservedRun, step: int) -> None:
         self._upload()
@@ -77,14 +77,14 @@ class Uploads(RunEvents):
             self._progress.message(f"{newest} is in {self._mirror.address}")
 
     def on_end(self, run: ObservedRun, state: State) -> None:
-        self._mirror.kept = self._kept()  # for the upload when the lock is released
+        self._mirror.kept = self._kept_checkpoints()  # for the upload when the lock is released
 
     def _upload(self) -> None:
-        self._mirror.kept = self._kept()
+        self._mirror.kept = self._kept_checkpoints()
         self._mirror.upload()
         self._last_seconds = time.monotonic()
 
-    def _kept(self) -> Kept:
+    def _kept_checkpoints(self) -> Kept:
         """Returns the checkpoints that the bucket keeps.
 
         Another machine may have saved checkpoints that are in the bucket only; they count, too.

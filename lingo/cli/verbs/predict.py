@@ -95,7 +95,7 @@ def run(options: Options) -> int:
         model = Trained(resolved.params, RunDirectory(run), step=options.step)
         experiment_options.print_later_errors(model.checkpoint)
         given = (
-            _sized(model.experiment.eval_inputs[name], options.batch_size)
+            _set_batch_size(model.experiment.eval_inputs[name], options.batch_size)
             if inputs is None
             else inputs
         )
@@ -187,7 +187,7 @@ def _check_output(
         )
 
 
-def _sized(input: Input, batch_size: int | None) -> Input:
+def _set_batch_size(input: Input, batch_size: int | None) -> Input:
     """Returns an input with another batch size; None: the input itself."""
     return input if batch_size is None else input.p.copy().set(batch_size=batch_size).build()
 

@@ -139,10 +139,9 @@ class Replicated(Runtime):
         tables = (weight.path for weight in learner.weights().values() if weight.sparse)
         if self.p.shard_update and (table := next(tables, None)):
             raise ParamError(
-                f"runtime: shard_update=True updates weights in rows, and {table} is a sparse"
-                " table, of which a step updates the rows that it looks up: take a Mesh, leave"
-                " shard_update out, or declare the table without sparse"
-                " (EmbeddingTables.sparse_from=None)",
+                "runtime: shard_update=True updates weights in rows, but a step updates only the"
+                f" looked-up rows of {table}, a sparse table: take a Mesh, leave shard_update out,"
+                " or declare the table without sparse (EmbeddingTables.sparse_from=None)",
                 "runtime",
             )
         if num is not None and learner.specs:

@@ -152,7 +152,7 @@ def send(bucket: Bucket, snapshot: Snapshot, table: Table, *, attempt: str) -> T
 def _send_file(
     bucket: Bucket, one: OpenFile, known: tuple[Segment, ...], name: str
 ) -> tuple[Segment, ...]:
-    kept = _unchanged(one, known)
+    kept = _matching_segments(one, known)
     start = sum(segment.size for segment in kept)
     if start == one.size:
         return tuple(kept)
@@ -162,7 +162,7 @@ def _send_file(
     return (*kept, Segment(name, one.size - start, digest))
 
 
-def _unchanged(one: OpenFile, known: tuple[Segment, ...]) -> list[Segment]:
+def _matching_segments(one: OpenFile, known: tuple[Segment, ...]) -> list[Segment]:
     """Returns the first segments whose bytes a file still has."""
     start, kept = 0, list[Segment]()
     for segment in known:
@@ -260,7 +260,7 @@ def _has(path: Path, segments: tuple[Segment, ...]) -> bool:
             one = OpenFile(file, _identity(os.fstat(file.fileno())))
             if path.is_symlink() or one.size != sum(segment.size for segment in segments):
                 return False
-            return len(_unchanged(one, segments)) == len(segments)
+            return len(_matching_segments(one, segments)) == len(segments)
     except OSError:
         return False
 

@@ -150,7 +150,7 @@ class RunDirectory:
             try:
                 self._refuse_links()
                 files.clear_leftovers(self.path)
-                with self._mirrored() if mirrored else contextlib.nullcontext():
+                with self._open_mirror() if mirrored else contextlib.nullcontext():
                     yield self
             finally:
                 is_lost = self.is_lost
@@ -166,7 +166,7 @@ class RunDirectory:
         return alone(self.path)
 
     @contextlib.contextmanager
-    def _mirrored(self) -> Iterator[None]:
+    def _open_mirror(self) -> Iterator[None]:
         """Brings a local copy up to date, and writes it to its bucket at the end of the block."""
         if self.address is None:
             yield
