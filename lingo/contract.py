@@ -358,7 +358,7 @@ class Experiment(Configurable):
         Recomputation to save memory does not count, but padding does.
 
         Args:
-            specs: name -> (shape, dtype) of a batch's arrays; None: those of the largest batch.
+            specs: name -> (shape, dtype) of a batch's arrays; None: the largest batch's.
         """
         return self.task.step_flops(specs or self.train_input.specs())
 

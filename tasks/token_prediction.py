@@ -173,7 +173,7 @@ def _plain_scores(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]
 
 
 def _predictions(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the likeliest tokens, their log-probabilities, and those of the targets: [B, T].
+    """Returns the likeliest tokens, and log-probabilities of these and of the targets: [B, T].
 
     `logits` are [B, T, V], `targets` int32 [B, T]. All are float32, which is exact for token ids.
     """

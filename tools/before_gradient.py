@@ -22,7 +22,7 @@ TRAIN = ["--exp=lm.source.tiny", "--set=max_steps=1", "--set=eval_inputs={}"]
 class BeforeGradient(NamedTuple):
     """What ran in the main thread."""
 
-    files: list[str]  # of which a function was called, in the order of the first calls
+    files: list[str]  # files with a called function, in the order of the first calls
     # `file:line: function` of the calls that the gradient is inside of, outermost first.
     stack: list[str]
 

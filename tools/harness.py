@@ -1,8 +1,8 @@
 """The harness of benchmarks: rivals take turns, ratios are printed and compared with bounds.
 
-A ratio of times measured minutes apart is a ratio of loads of the machine. Here rivals do a step
-each, in turn, many times over, and a ratio is taken within a round. A rival that needs settings of
-its own has its own process, one of which runs at a time.
+A ratio of times measured minutes apart compares the machine's loads. Here rivals take turns, one
+step each, for many rounds, and a ratio is taken within a round. A rival that needs its own settings
+has its own process; one process runs at a time.
 
 A benchmark has a small form, too, which `choose` makes: it shows within seconds that all of the
 code still runs.
@@ -115,7 +115,7 @@ class Process:
         return int(peak[1]) / 1024 if peak else 0.0
 
     def reset_peak(self) -> None:
-        """Makes `peak_megabytes` that of what comes now."""
+        """Makes `peak_megabytes` forget what came before."""
         Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ class Report:
     def ratio(
         self, name: str, ours: Sequence[Cost], theirs: Sequence[Cost], wanted: Bound | None = None
     ) -> Spread:
-        """Prints and returns the ratio of two rivals' seconds; its note is that of processors."""
+        """Prints and returns the ratio of two rivals' seconds; its note is that of CPU seconds."""
         wall = ratios([c.seconds for c in ours], [c.seconds for c in theirs])
         cpu = ratios([c.cpu_seconds for c in ours], [c.cpu_seconds for c in theirs])
         self.line(name, wall, wanted, note=f"{cpu.median:9.3f}")

@@ -26,7 +26,7 @@ class SourceFile(NamedTuple):
     """A file of Python."""
 
     path: str  # relative to the root, with slashes
-    module: str  # its dotted name; that of the folder for an `__init__.py`
+    module: str  # its dotted name; the folder's for an `__init__.py`
     text: str  # what it contains
     syntax: ast.Module
 
@@ -66,7 +66,7 @@ class Import(NamedTuple):
 
     file: SourceFile  # importer
     name: str  # what is imported, as dotted as it is written: `lingo.ops.scan.scan`
-    target: SourceFile | None  # file of the tree that has it; None if there is none
+    target: SourceFile | None  # file of the tree that has it; None: it is outside the tree
     line: int  # where it is imported
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class SourceTree:
     """All files of some folders, sorted by folder and path; `modules` has them by dotted name."""
 
     def __init__(self, root: Path = ROOT, folders: Iterable[str] = SOURCE) -> None:
-        """Reads and parses the files of those of the folders that exist under a root."""
+        """Reads and parses the files of the folders that exist under a root."""
         paths = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
         self.files = [_read_file(root, path) for path in paths]
         self.modules = {file.module: file for file in self.files}

@@ -53,7 +53,7 @@ def changed_names(
 
 
 def merge(before: Mapping[str, SourceFile], now: Mapping[str, SourceFile]) -> dict[str, SourceFile]:
-    """Returns all files of `now`, and those of `before` that are not in `now` under any name."""
+    """Returns all files of `now`, and the files of `before` that `now` has under no name."""
     replaced = {*_pairs(before, now).values()}
     kept = {name: file for name, file in before.items() if name not in replaced}
     return dict(sorted({**kept, **now}.items()))

@@ -202,9 +202,9 @@ class Input(Configurable, interface=True):
         return step * self.p.batch_size / self.num_examples()
 
     def steps_of(self, epochs: float) -> int:
-        """Returns how many steps make a number of passes over the data; the last may go beyond.
+        """Returns the steps that complete a number of passes over the data; the last may go beyond.
 
-        The result is above `MAX_STEPS` if no run makes so many passes.
+        The result is above `MAX_STEPS` if no run can complete them.
         """
         last = 1
         while self.epochs(last) < epochs and last < MAX_STEPS:
@@ -290,7 +290,7 @@ class Input(Configurable, interface=True):
         return []
 
     def inputs_by_task(self) -> dict[str, Input]:
-        """Returns the input of each task, by name; an input without tasks is that of the task "".
+        """Returns task name -> its input; an input without tasks has the one name "".
 
         The batches of these inputs have no mark of their task.
         """

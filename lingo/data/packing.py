@@ -1,4 +1,4 @@
-"""Packing: which tokens of which documents are in which row, planned from the lengths alone.
+"""Packing plans the rows of tokens from the documents' lengths alone.
 
 An epoch has every token of every document exactly once, in rows of T tokens. The end token after a
 document counts as one of its tokens; a piece [begin, end) is a run of these. There are two plans:

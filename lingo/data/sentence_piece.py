@@ -178,7 +178,7 @@ class PieceModel:
     def encode_part(self, data: bytes, *, is_first: bool, is_last: bool) -> list[int]:
         """Returns the ids of a part of a text that was cut at `find_cut`."""
         has_outer_edge = is_last if self._space_is_last else is_first
-        if has_outer_edge:  # the package treats this edge as that of a whole text
+        if has_outer_edge:  # the package treats this edge like the edge of a whole text
             return self.processor.encode(data)
         edge = data[-1:] if self._space_is_last else data[:1]
         # The model removes a space at the edge, so that the package has to add one in its place.

@@ -31,7 +31,7 @@ from lingo.data.learned_tokenizer import LearnedTokenizer
 PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The special tokens by id, from 0."""
 
-_LEARNED_FORMAT = 2  # version of learned vocabularies; those of other versions are not used
+_LEARNED_FORMAT = 2  # version of learned vocabularies; files of other versions are not used
 _MAX_CHARACTERS = 1000  # most frequent characters kept; a word with another is [UNK]
 
 

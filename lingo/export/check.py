@@ -44,7 +44,7 @@ _SYSTEM_ERROR = re.compile(r"OSError: \[Errno (\d+)\]")
 
 
 class ExportError(LingoError):
-    """An exported model cannot be read, or its outputs differ from those of the trained model."""
+    """An exported model cannot be read, or its outputs differ from the trained model's."""
 
     exit_code: ClassVar[int] = 1
 
@@ -57,7 +57,7 @@ class Loader(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """How much the outputs of an export may differ from those of its run."""
+    """The largest allowed differences between an export's outputs and its run's."""
 
     floats: float  # largest |difference| of an output, over the larger of 1 and its largest |value|
     others: float  # largest fraction of integers, bytes and tokens of texts that may differ

@@ -32,7 +32,7 @@ Format = Literal["savedmodel", "stablehlo", "tflite"]
 Quantize = Literal["none", "float16", "int8_dynamic", "int8", "int8_weights"]
 """The number types of an export.
 
-"none": those of the task. "float16" (TensorFlow Lite): weights in float16. "int8_dynamic"
+"none": the task's number types. "float16" (TensorFlow Lite): weights in float16. "int8_dynamic"
 (TensorFlow Lite): weights in int8, activations are quantized at run time. "int8" (TensorFlow Lite):
 weights in int8, activations are quantized in ranges that are measured at export. "int8_weights"
 (SavedModel): weights in int8, in memory and in the file; the computation is in float32.
@@ -45,7 +45,7 @@ BOUNDS: dict[Quantize, Bound] = {
     "int8": Bound(floats=0.2, others=0.05),
     "int8_weights": Bound(floats=1e-4, others=0.005),  # the run computes with the same weights
 }
-"""How much an export's outputs may differ from those of the run, by number types."""
+"""Number types -> the largest allowed differences between an export's outputs and its run's."""
 
 BFLOAT16_BOUND = Bound(floats=0.05, others=0.05)
 """The bound for tasks that compute in 16 bits, since sums in another order round differently."""
@@ -69,7 +69,7 @@ class Export(NamedTuple):
 
     model: ExportedModel
     signatures: Sequence[Signature]
-    cases: Sequence[Case]  # example calls; their shapes are those of a static format
+    cases: Sequence[Case]  # example calls; a static format has their shapes
     step: int  # the checkpoint's training step
     quantize: Quantize
 
@@ -187,7 +187,7 @@ FORMATS: dict[str, ExportFormat] = {
 def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
     """Traces a signature: returns its concrete TensorFlow function.
 
-    If `batch`, a batch of examples, is given, the function has static shapes: those of the batch.
+    If `batch`, a batch of examples, is given, the function has the static shapes of this batch.
     Raises ParamError for a layer that no other program can compute, or an output of unknown rank.
     """
     shapes = {name: shape for name, (shape, _) in signature.inputs.items()}

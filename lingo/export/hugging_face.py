@@ -212,7 +212,7 @@ def convert_weights(
 
 
 def _merge_heads(spec: ParamSpec) -> tuple[int, ...]:
-    """Returns a weight's shape after merging the axis of heads with that of a head's features."""
+    """Returns a weight's shape after merging the axes of heads and of a head's features."""
     shape: list[int] = []
     for size, axis in zip(spec.shape, spec.axes, strict=True):
         if axis == "head_dim" and shape:

@@ -244,7 +244,7 @@ def find_pipelines(experiment: Experiment, *, started: bool = False) -> list[Pip
 def _micro_batch(
     shape: Any, layer: Pipeline | PipelinedChain, experiment: Experiment, num_replicas: int
 ) -> Any:
-    """Returns the input shape of one micro-batch in training; `shape` is that of a whole batch."""
+    """Returns the input shape of one micro-batch in training; `shape` is a whole batch's."""
     rows = -(-first_shape(shape)[0] // num_replicas)
     rows = experiment.runtime.padded_batch_size(rows, experiment.learner)
     return micro_batch_shape(layer, with_rows(shape, rows // experiment.p.accumulation_steps))

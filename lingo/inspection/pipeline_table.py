@@ -45,7 +45,7 @@ def _lines(*notes: str) -> str:
 
 
 def _columns(report: PipelineReport, simulation: Simulation | None) -> Columns:
-    """Returns the table of stages with totals; FLOPs are those of one micro-batch, forward."""
+    """Returns the table of stages with totals; FLOPs count one micro-batch, forward."""
     stages = report.stages
     flops = [stage.flops for stage in stages]
     weights = [stage.weight_bytes for stage in stages]

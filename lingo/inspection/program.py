@@ -3,8 +3,8 @@
     kind        tensors  type     bytes  axes   phase    layer
     all-reduce        8  f32   2.00 MiB  model  forward  model/stack/layers/*/ffn
 
-A row has the tensors of all equal layers. A collective's bytes are those of its input or output on
-one device, whichever is larger, summed over a step. They depend on the compiler's dtypes: a program
+A row has the tensors of all equal layers. A collective's bytes count the larger of its input
+and output on one device, summed over a step. They depend on the compiler's dtypes: a program
 for CPUs has float32 where a program for accelerators has bfloat16.
 
 An operation belongs to the layer that its name contains:

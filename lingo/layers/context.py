@@ -207,7 +207,7 @@ def current() -> Call:
 def observe(layer: Layer, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Call | None:
     """Reports a layer's call to the observer of the current context, if it has one.
 
-    Returns the context; None: there is none.
+    Returns the context; None without an observer.
     """
     call = _call.get()
     if call is not None and call.observer is not None:

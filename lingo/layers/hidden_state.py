@@ -107,7 +107,7 @@ def refuse_hidden_state() -> Iterator[None]:
 
 
 def _refusal(hidden: list[_HiddenStateOp]) -> ParamError:
-    """Returns the error for the first random operation; if there is none, for the first one."""
+    """Returns the error for the first random operation or, without one, for the first operation."""
     # a generator reads its variable before it draws, but the error should name the draw
     first = min(hidden, key=lambda operation: operation.kind != "random")
     return ParamError(f"{first.where}: {first.op_type} {_ADVICE[first.kind]}")

@@ -35,7 +35,7 @@ WhichWeights: TypeAlias = Literal["trained", "ema"]
 """The weights to evaluate and decode with: as trained, or their moving averages."""
 
 EMA = "ema"
-FLOAT_BYTES = 4  # weights, slots and statistics are float32, whatever dtype layers compute in
+FLOAT_BYTES = 4  # weights, slots and statistics are float32 even if layers compute in 16 bits
 
 FirstValue = Callable[[str], np.ndarray | None]
 """Returns the initial value of the named weight, float32; None if its initializer draws it."""

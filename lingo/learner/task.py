@@ -151,9 +151,9 @@ class Task(Layer, interface=True):
     def step_flops(self, specs: Specs) -> int:
         """Returns the operations of the matrix products of a training step.
 
-        They are three times those of the forward pass, since the backward pass takes twice as many
-        (Chowdhery et al. 2022, app. B). A task whose phases call its layers several times overrides
-        this. Plans of memory and time count one forward pass, and its gradient.
+        They are three times the forward pass's: the backward pass takes twice as many (Chowdhery
+        et al. 2022, app. B). A task whose phases call its layers several times overrides this.
+        Plans of memory and time count one forward pass, and its gradient.
         """
         return 3 * self.batch_flops(specs)
 

@@ -101,8 +101,8 @@ class Halo(NamedTuple):
 
     part: int  # S, the rows of an input part
     output_part: int  # O, the rows of a part of the result
-    # for each part: rows needed before its own; negative: so many of its own first rows are not
-    # needed
+    # for each part: rows needed before its own; negative: the number of its own first rows that
+    # are not needed
     rows_before: tuple[int, ...]
     rows_after: tuple[int, ...]  # rows needed after its own; rows after the last part are padding
 

@@ -155,8 +155,9 @@ def contrastive_losses(
     """Returns each vector's supervised contrastive loss (Khosla et al. 2020, eq. 2).
 
     It is -log of the share that a vector of the same label has among all other vectors, by
-    exp(cosine / temperature), averaged over the vectors of the same label. With a label for each
-    example, of which the batch has two views, it is SimCLR's loss (Chen et al. 2020, eq. 1).
+    exp(cosine / temperature), averaged over the vectors of the same label. If the
+    label is the example, and the batch has two views of each, it is SimCLR's loss (Chen et al.
+    2020, eq. 1).
 
     Args:
         vectors: [B, D], any float type.

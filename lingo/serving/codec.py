@@ -59,7 +59,7 @@ def check_size(body: bytes, most: int) -> None:
 
 
 def read_object(body: bytes, *, example: str) -> dict[str, Any]:
-    """Parses a request's body as a JSON object; raises Refusal, with `example`, if it is none."""
+    """Parses a request's body as a JSON object; raises Refusal with `example` for another body."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -92,7 +92,7 @@ def imagenet_steps(epochs: float, *, batch_size: int, num_images: int = TRAIN_IM
 
 
 def steps_after(warmup_steps: int, *, num_steps: int) -> int:
-    """Returns the number of steps after a warm-up; raises ParamError if there are none."""
+    """Returns the number of steps after a warm-up; raises ParamError if none is left."""
     if num_steps <= warmup_steps:
         raise ParamError(
             f"training ends after {num_steps:,} steps, and its warm-up takes {warmup_steps:,}:"

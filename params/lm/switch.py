@@ -27,9 +27,8 @@ from lingo.layers.sequence.positions import RelativeBias
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.optim import Adafactor, ByPath, Frozen, InverseSqrt
 from lingo.runtimes.mesh.mesh import Mesh
-from tasks.seq2seq.distillation import Distillation
 from tasks.seq2seq.model import EncoderDecoder
-from tasks.seq2seq.task import SequenceToSequence
+from tasks.seq2seq.task import Distillation, SequenceToSequence
 
 VOCAB_SIZE = 32128  # whichever tokens the data has
 

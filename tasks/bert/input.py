@@ -181,7 +181,7 @@ class BertInput(PlannedInput):
     def _split_points(self, chunk: np.ndarray) -> np.ndarray:
         """Returns the positions at which A may end and B may begin, int64 [number of them].
 
-        They follow a mark such as "." and precede a word. If there are none, they precede any word.
+        They follow a mark such as "." and precede a word. Without such marks they precede any word.
         """
         begins_word = ~self._vocabulary.continues_word[chunk[1:]]
         after_sentence = begins_word & np.isin(chunk[:-1], self._sentence_ends)

@@ -29,7 +29,7 @@ from tasks.dialog.tools.toolset import ToolCall, Toolset
 C = TypeVar("C")
 """The type of a context: a string, turns, tokens."""
 
-_NOTHING = "nothing"  # stands for results if there are none
+_NOTHING = "nothing"  # stands for an empty list of results
 
 
 class Search(NamedTuple):

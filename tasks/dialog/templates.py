@@ -1,26 +1,32 @@
-"""Templated dialogs about real facts: with planted ratings, or with calls of tools."""
+"""Templated dialogs about real facts, with planted ratings or with calls of tools; small talk.
+
+The conversations are read from the files of the package `chatterbot-corpus`, if it is installed;
+the package is never imported.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
+import pathlib
 import random
 from pathlib import Path
 from typing import Literal
 
 from lingo.config import ranges
+from lingo.data.files import DataError
 from lingo.data.index import Progress, open_index
 from lingo.data.record_source import Splittable
 from lingo.datasets.signatures import Signatures
 from tasks.dialog import facts
 from tasks.dialog.facts import Fact
 from tasks.dialog.research_writer import ResearchWriter
-from tasks.dialog.small_talk import small_talk
 from tasks.dialog.tools.calculator import Calculator
 from tasks.dialog.tools.fact_retrieval import FactRetrieval
 from tasks.dialog.tools.tool import Tool
 from tasks.dialog.tools.translator import Translator
-from tasks.dialog.turns import Dialog, DialogSource
+from tasks.dialog.turns import Dialog, DialogSource, Turn
 from tasks.dialog.writer import Asked, Writer
 
 _FOLDER = Path(__file__).parent
@@ -112,3 +118,28 @@ class ResearchDialogs(TemplateDialogs):
 
     def writer(self, known: list[Fact], *, heldout: bool) -> Writer:
         return ResearchWriter(known, self.tools, heldout=heldout)
+
+
+def small_talk() -> list[Dialog]:
+    """Returns the conversations of the package, in the order of its files; [] without it.
+
+    User and model take turns. Raises DataError if a file does not have the package's format.
+    """
+    spec = importlib.util.find_spec("chatterbot_corpus")
+    if spec is None or spec.origin is None or importlib.util.find_spec("yaml") is None:
+        return []
+    import yaml
+
+    dialogs = []
+    for path in sorted((pathlib.Path(spec.origin).parent / "data/english").glob("*.yml")):
+        try:
+            content = yaml.safe_load(path.read_text())
+            conversations = [list(map(str, texts)) for texts in content["conversations"]]
+        except (yaml.YAMLError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: no conversations: {error}.") from None
+        dialogs += [_dialog(texts) for texts in conversations if len(texts) > 1]
+    return dialogs
+
+
+def _dialog(texts: list[str]) -> Dialog:
+    return Dialog(tuple(Turn("model" if i % 2 else "user", text) for i, text in enumerate(texts)))

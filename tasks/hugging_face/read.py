@@ -130,7 +130,7 @@ def _tensor_names(folder: str | os.PathLike[str]) -> Collection[str]:
 
 
 def _added_token(tokenizer: Mapping[str, Any], number: int) -> str:
-    """Returns the added token with id `number` in a tokenizer.json; "" if there is none."""
+    """Returns the added token with id `number` in a tokenizer.json; "" if it has no such token."""
     added = tokenizer.get("added_tokens")
     for entry in added if isinstance(added, list) else []:
         match entry:

@@ -141,7 +141,7 @@ def language_code(name: str) -> str:
 
 
 def folder_language(path: str) -> str:
-    """Returns the language code of the folder above LC_MESSAGES in a path; "" if there is none."""
+    """Returns the language code of the folder above LC_MESSAGES in a path; "" without it."""
     parts = path.split("/")
     return language_code(parts[-3]) if len(parts) > 2 and parts[-2] == "LC_MESSAGES" else ""
 

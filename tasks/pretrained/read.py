@@ -28,7 +28,7 @@ from tasks.pretrained.architecture import (
     Architecture,
     find_architecture,
 )
-from tasks.pretrained.layout import ImageLayout
+from tasks.pretrained.names import ImageLayout
 
 HEAD = ".*/linear/.*"
 """Pattern of the weights of a network's last layer."""

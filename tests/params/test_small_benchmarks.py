@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import lingo
-from lingo.trainer.mlperf.checker import check_log
-from lingo.trainer.mlperf.mllog import read_log
+from lingo.trainer.mlperf.mllog import check_log, read_log
 from lingo.trainer.mlperf.score import score_logs
 
 pytest.importorskip("mlperf_logging", reason="needs pip install 'lingo-tf[mlperf]'")

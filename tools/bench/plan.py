@@ -1,10 +1,9 @@
 """Ten meshes of `lm.source.tiny` on eight virtual devices: predicted and measured times of a step.
 
 The devices are measured first (`lingo plan --calibrate`), then each mesh is predicted and trained
-by the real command. What is compared is the order of the meshes, by Kendall's tau: the devices
-share this machine's cores, so that times themselves say nothing of a machine that has eight. The
-times become docs/results/plan_ranking.jsonl, of which `python -m tools.predictions` makes a table
-and a picture.
+by the real command. Kendall's tau compares the order of the meshes. The devices share this
+machine's cores, so the times themselves say nothing about a machine with eight. They are kept in
+docs/results/plan_ranking.jsonl; `python -m tools.predictions` draws a table and a picture from it.
 """
 
 from __future__ import annotations

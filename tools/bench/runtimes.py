@@ -3,10 +3,10 @@
     lingo train --exp=lm.source.tiny --set=runtime=...                   # one process
     lingo launch --workers=2 -- train --exp=lm.source.tiny ...        # two
 
-Then the processes of each runtime read the checkpoints of all, and count the elements that are
-equal bit by bit. It prints for each the largest relative difference of a loss from that of one
-device, how many checkpoints are equal, and milliseconds per step: on the cores of one machine these
-are the cost of virtual devices, no more.
+Then each runtime's processes read the checkpoints of all, and count the elements that are equal bit
+by bit. The table shows, per runtime, the largest relative difference between its losses and one
+device's, how many checkpoints are equal, and milliseconds per step. On the cores of one machine the
+milliseconds measure the cost of virtual devices, no more.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Row(NamedTuple):
-    """A runtime, the number of its processes, and that of the virtual devices of each."""
+    """A runtime, its number of processes, and the number of virtual devices per process."""
 
     mesh: str
     num_workers: int = 1

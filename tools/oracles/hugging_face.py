@@ -18,7 +18,7 @@ The arrays, of a model that has a decoder only (B = 2 rows, T tokens, V vocabula
     tokens    int32 [B, T]     the input; row i has lengths[i] tokens, then 0
     lengths   int32 [B]
     logits    float32 [B, T, V], 0 after the length of a row
-    greedy    int32 [B, N]     N tokens that follow those of the row, the most probable at each step
+    greedy    int32 [B, N]     N tokens that follow the row's, the most probable at each step
     beams     int32 [B, K, N]  of a beam search with K beams and length penalty 0, best first
     beam_log_probs  float32 [B, K]
     ended_beams, ended_beam_log_probs
@@ -210,7 +210,7 @@ def write(name: str) -> None:
 
 
 def make_model(name: str, seed: int) -> Any:
-    """Returns a model of an architecture, all of its weights random, those of norms and biases too.
+    """Returns a model of an architecture; all its weights are random, norms and biases included.
 
     `eos_token_id` of its config is a token that ends some text of the beam search.
     """

@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
             seconds=60 * values.minutes,
             measure=getattr(study, "measure", None),
         )
-        results = Results(path)  # also those of other processes
+        results = Results(path)  # other processes may have added some
     page: Path = study.PAGE
     page.write_text(fill_tables(page.read_text(), study.tables(results)))
     if draw := getattr(study, "draw", None):

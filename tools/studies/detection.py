@@ -36,7 +36,7 @@ CURVES = {"ap50": "ap at an overlap of 0.5", "ap": "ap"}
 
 def trials(results: Results) -> Iterator[Trial]:
     """Yields a training for each seed."""
-    del results  # no trial depends on that of another
+    del results  # no trial depends on another's
     yield from over_seeds(SCENES)
 
 

@@ -41,7 +41,7 @@ STEPS_ON_DIGITS = (20, 60, 180)
 OPTIMIZERS = tuple(RATES)
 BATCHES = (64, 256, 1024, 4096)
 FACTORS = {batch: (1 / 4, 1.0, 4.0) for batch in BATCHES} | {4096: (1 / 16, 1 / 4, 1.0, 4.0, 16.0)}
-"""The learning rates that are tried, over that of the experiment: the same budget for each."""
+"""The learning rates to try, over the experiment's: the same number for each optimizer."""
 
 
 def vit(name: str, *, augment: bool) -> Trial:

@@ -56,7 +56,7 @@ def run(
 ) -> bool:
     """Runs trials, and adds their results; returns whether none is left.
 
-    It starts no trial after so many seconds. Directories of runs stay in `folder`, so that a trial
+    No trial starts after `seconds`. Directories of runs stay in `folder`, so that a trial
     that was interrupted is resumed by the next call. Raises FailedTrial for a trial that failed.
     """
     deadline = time.monotonic() + seconds

@@ -77,10 +77,10 @@ def over_seeds_of_both(trial: Trial) -> list[Trial]:
 
 @functools.cache
 def configuration_digest(trial: Trial) -> str:
-    """Returns the digest of the parameters that a trial sets, but for those of how it is run.
+    """Returns the digest of the parameters that a trial sets, except how it is run.
 
-    Parameters that keep their default do not count, so that a new one changes nothing; nor does the
-    file that a class is in. Raises ParamError if there is no such experiment.
+    Parameters that keep their default do not count, so a new one changes nothing. The file that a
+    class is in does not count either. Raises ParamError if there is no such experiment.
     """
     resolved = registry.get(trial.experiment, trial.settings)
     build_experiment(resolved)

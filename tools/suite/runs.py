@@ -58,7 +58,7 @@ QUICK_GROUPS = {
 TWO = ("-n", "2", "--dist=loadgroup")
 WORKERS = {
     "attacks": (),  # they measure how soon a server answers: alone
-    "faults": ("-n", "3", "--dist=worksteal"),  # they wait for processes, some of which sleep
+    "faults": ("-n", "3", "--dist=worksteal"),  # they wait for processes that sleep
 }
 
 

@@ -1,4 +1,4 @@
-"""Selects tests: those of the promises, of a part of the rest, of the files that changed."""
+"""Selects tests: of the promises, of a part of the rest, of the files that changed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def part_targets(part: int) -> list[str]:
 
 
 def target_seconds(slow: Mapping[str, float]) -> dict[str, float]:
-    """Returns the seconds of slow tests, by file; those of pages by test, as they share nothing.
+    """Returns the seconds of slow tests by file; by test for pages, whose tests share nothing.
 
     Each has a little more, to collect it, and so has a file without slow tests.
     """
@@ -92,13 +92,13 @@ class Changed(NamedTuple):
     """Slow tests of the files that changed."""
 
     tests: dict[str, str]  # file or test id -> the changed file
-    rest: dict[str, str]  # likewise, for which there was no time
+    rest: dict[str, str]  # the same, of tests that the time does not allow
 
 
 def changed_tests(files: Sequence[str]) -> Changed:
     """Returns slow tests for changed files: first their own, then those that import them.
 
-    Last come those of the folder that mirrors theirs. Within each of these the order is that of the
+    Last come the tests of the folder that mirrors theirs. Each group is in the order of the
     files. The first ones that together take at most CHANGED_SECONDS are chosen.
     """
     slow = slow_list.read()

@@ -31,8 +31,14 @@ from lingo.config.options import option, option_class
 from lingo.config.params import ParamError
 from lingo.contract import build_experiment
 from lingo.storage.files import write_text
-from lingo.trainer.mlperf.checker import EXTRA, check_log, has_checker
-from lingo.trainer.mlperf.mllog import Log, find_logs, read_log
+from lingo.trainer.mlperf.mllog import (
+    CHECKER_EXTRA,
+    Log,
+    check_log,
+    find_logs,
+    has_checker,
+    read_log,
+)
 from lingo.trainer.mlperf.rules import Rules
 from lingo.trainer.mlperf.run_log import MLLOG, find_log
 from lingo.trainer.mlperf.score import BenchmarkResult, RunResult, result_table, score_logs
@@ -154,7 +160,9 @@ def _compliance(result: BenchmarkResult, checks: Mapping[str, Sequence[str]] | N
     `checks` is log -> the checker's messages; None: the checker is not installed.
     """
     if checks is None:
-        return [f"not checked by MLCommons' compliance checker: pip install 'lingo-tf[{EXTRA}]'"]
+        return [
+            f"not checked by MLCommons' compliance checker: pip install 'lingo-tf[{CHECKER_EXTRA}]'"
+        ]
     refused = {name: messages for name, messages in checks.items() if messages}
     lines = [
         f"compliance checker, {result.rules.ruleset}:"

@@ -20,7 +20,7 @@ class NotChecked(Exception):
 class Broken(Exception):
     """A false claim; the message says what differs.
 
-    `where` is the file:line of the code that is wrong; "": that of the checked class.
+    `where` is the file:line of the wrong code; "": the line of the checked class.
     """
 
     def __init__(self, message: str, *, where: str = "") -> None:

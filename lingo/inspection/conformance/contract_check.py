@@ -50,7 +50,7 @@ _Claims = Iterator[tuple[str, Callable[[], None]]]
 def check_contract(params: Params) -> Iterator[Claim]:
     """Yields each claim about an experiment, with its outcome, as soon as it is checked.
 
-    The checks compute in float32 on one device, whatever the experiment's runtime. `params` are not
+    The checks compute in float32 on one device, without the experiment's runtime. `params` are not
     changed. TensorFlow's graph optimizers are turned off in this process, as training does, too.
     Raises ParamError if the experiment cannot be built, and DataError if its data cannot be read.
     """
@@ -91,7 +91,7 @@ def _input_claims(input: Input, again: Input) -> _Claims:
 
     yield "the batch of a step made twice is the same", check_twice
     yield "no batch depends on those made before it", check_history
-    yield "names, shapes and dtypes are those of specs", check_specs
+    yield "names, shapes and dtypes are as in specs", check_specs
     yield "rows made alone = rows of the whole batch", lambda: _check_rows(input, last)
 
 
@@ -299,8 +299,8 @@ def _step_sums(
         example: the task, its weights and a batch.
         engine: how TensorFlow computes.
         batch: a part of the batch; None: the whole batch.
-        denominators: loss term -> denominator of the whole batch, float32 scalar; None: those of
-            `batch`.
+        denominators: loss term -> denominator of the whole batch, float32 scalar; None: the
+            denominators of `batch`.
     """
     task, values = example.experiment.task, example.values
     batch = example.batch if batch is None else batch
@@ -377,7 +377,7 @@ def _describe_parts(parts: Sequence[Mapping[str, np.ndarray]]) -> str:
 
 
 def _parts(example: _TaskExample) -> list[dict[str, np.ndarray]]:
-    """Splits the batch into two parts, the first of which is as small as possible."""
+    """Splits the batch into two parts; the first is as small as possible."""
     if example.size < 2 * example.unit:
         raise NotChecked(f"the {example.size} examples of a batch are computed as one")
     cut = example.unit

@@ -57,7 +57,7 @@ class LayerResult(NamedTuple):
     Attributes:
         outputs: the results, and then the side losses, in the order of `tf.nest.flatten`.
         gradients: path -> gradient of a weight, with a separate path for each stacked layer. If the
-            layer is a copy inside a stack, the paths are those of the stacked weights.
+            layer is a copy inside a stack, the paths name the stacked weights.
         without_gradient: paths of the weights that no result depends on.
     """
 
@@ -96,7 +96,7 @@ def _perturb(spec: ParamSpec) -> np.ndarray:
 
 
 def values_of(layer: Layer, root: LayerValues) -> LayerValues:
-    """Returns the values of a layer inside a tree; `root` has those of the whole tree.
+    """Returns the values of a layer inside a tree; `root` holds the values of the whole tree.
 
     If the layer is stacked, they are the values of its first copy.
     """

@@ -384,7 +384,7 @@ class Recorder:
 
 
 def rows_together(layer: Layer, shape: Sequence[int | None]) -> int:
-    """Returns the number of which a layer's batch size must be a multiple, for an input shape."""
+    """Returns the number that must divide a layer's batch size, for an input shape."""
     pipelines = [x for x in layer.tree() if isinstance(x, (Pipeline, PipelinedChain))]
     counts = (pipeline.p.num_micro_batches for pipeline in pipelines)
     return math.lcm(*counts) * examples_together([layer], shape)

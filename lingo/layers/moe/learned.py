@@ -31,7 +31,7 @@ class Scores(NamedTuple):
 
 
 class LearnedRouter(Router, interface=True):
-    """Gives experts the probabilities softmax(x w), in float32 whatever the mixture's dtype.
+    """Gives experts the probabilities softmax(x w), in float32 for every dtype of the mixture.
 
     Float32 in the router alone is selective precision (Fedus et al. 2022, sec. 2.4). The field
     `dtype` of the router sets another type. The product x w is as precise as the device's float32

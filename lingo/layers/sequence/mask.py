@@ -1,7 +1,7 @@
 """Attention masks within a document: `--set=Attention.mask=LocalWindow(window=128)`.
 
 A mask compares the indices of positions in an example. Documents that are packed into one example
-never see each other, whatever the mask.
+never see each other under any mask.
 
 Axes: B batch, T query positions, S key positions.
 """
@@ -115,7 +115,7 @@ class LocalWindow(Mask):
 
     Attention cuts T positions into blocks of `window` positions, so that it computes
     2 * T * window logits instead of T^2. With `ahead`, it computes 3 * T * max(window, ahead)
-    logits. Decoding caches window - 1 positions, whatever the length.
+    logits. Decoding caches window - 1 positions at any length.
     """
 
     window: int  # number of positions that a position sees up to and including itself

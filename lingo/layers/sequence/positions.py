@@ -74,7 +74,7 @@ class AttentionPositions(Layer, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no query_bias")
 
     def query_features(self, query: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """Returns features of queries, [B, N, T, F]; times those of keys they are `query_bias`.
+        """Returns features of queries, [B, N, T, F]; their products with keys' are `query_bias`.
 
         Arguments are as for `query_bias`. Attention by blocks of logits needs this form.
         """

@@ -34,7 +34,7 @@ State = Mapping[str, Any]
 class Recurrent(Layer, interface=True):
     """A recurrent network. Subclasses define `advance`, `num_gates` and `state_names`.
 
-    The state is float32 whatever the layer's dtype, since it accumulates over thousands of
+    The state is float32 for every dtype of the layer, since it accumulates over thousands of
     positions.
 
     Weights:
@@ -236,7 +236,7 @@ class Gru(Recurrent):
 
 
 class BidirectionalRecurrent(Layer):
-    """Two recurrent networks, of which one reads from the end (Schuster and Paliwal 1997).
+    """Two recurrent networks; the second reads from the end (Schuster and Paliwal 1997).
 
     The first H features of the result are the network's that reads from the beginning.
     """

@@ -4,7 +4,7 @@
         declare companion weights, such as w_in_lora_a and w_in_lora_b
     call the layer inside with reweight(w) in place of w              # in a derived call context
 
-A *matrix* is a weight with several dims whose initial value is not constant, so a bias is none. Its
+A *matrix* is a weight with several dims whose initial value is not constant. A bias is not one. Its
 leading dims are *inputs*, and its other dims are *outputs*. For example, a weight [N, H, D] with a
 fan-in of N * H has the inputs N and H and the output D.
 

@@ -48,7 +48,7 @@ class Mesh(Sharded):
     computes on TPUs. Needs JAX: `pip install 'lingo-tf[mesh]'`.
 
     With `shard_update` each of N devices along the batch has 1/N of every slot, rounded up. An axis
-    of the weight that divides into N is split. If there is none, the weight's elements form a row
+    of the weight that divides into N is split. Else the weight's elements form a row
     with zeros at its end, and each device updates one of N equal chunks; `uneven=False` leaves such
     a slot whole, as does an optimizer whose class does not set `takes_rows`. With `shard_weights` a
     weight is split along the axis that divides, or along the largest, which is padded; a weight

@@ -84,7 +84,7 @@ class Shares(NamedTuple):
 
 
 def check_statistics(learner: Learner, shares: Shares, size: int, *, xla: bool = False) -> None:
-    """Raises ParamError if batch statistics on replicas would differ from those of one device.
+    """Raises ParamError if batch statistics on replicas would differ from one device's.
 
     `size` is the number of examples of the batch; `xla` is whether XLA compiles the computations
     within a replica.

@@ -66,7 +66,7 @@ class Failure(NamedTuple):
 
 
 class SimulatedTorus(Runtime):
-    """Trains on a simulated torus of chips, some of which fail: see `docs/allreduce.md`.
+    """Trains on a simulated torus of chips with failures: see `docs/allreduce.md`.
 
     The chips compute one after the other on one device, so nothing is fast. A batch that they
     cannot share equally is padded as by `Replicated`.

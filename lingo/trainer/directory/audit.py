@@ -5,9 +5,9 @@
 
 `loss` is exact; `digest` covers all arrays of the batch; `origins` identify the examples in the
 data: each pass over the data has each example once. Two runs that do the same have the same file,
-byte for byte, even if one of them was interrupted. `not_finite` names a quantity because of which
-the update was not applied. If processes share a batch, no process has all of its arrays, so
-`digest` is missing; the other fields describe the whole batch.
+byte for byte, even if one of them was interrupted. `not_finite` names the quantity that was
+not finite, so that the update was not applied. If processes share a batch, no process has all of
+its arrays, so `digest` is missing; the other fields describe the whole batch.
 
     {"step": 40, "missing": [[3, 3], [17, 40]]}
 

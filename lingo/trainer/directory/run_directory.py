@@ -55,7 +55,7 @@ SOURCE = source_record.FOLDER
 METRICS = "metrics.jsonl"
 VECTORS = "vectors.jsonl"
 MAX_BYTES = 2**26  # largest text to read; four times the largest experiment's config.txt
-MAX_PATH_BYTES = 3500  # Linux allows 4096, of which names inside the directory need some
+MAX_PATH_BYTES = 3500  # Linux allows 4096; names inside the directory need the rest
 MAX_PART_BYTES = 255
 REFRESH_SECONDS = 10.0  # least time between looks at a bucket
 

@@ -33,7 +33,7 @@ class Anomaly(NamedTuple):
     """An anomaly of a run that requires an action."""
 
     step: int  # number of steps done when the guard's limit was reached
-    steps: int  # number of anomalous steps in a row, of which the last is `step`
+    steps: int  # number of anomalous steps in a row, up to `step`
     action: Literal["rewind", "stop"]
     reason: str
     advice: str  # what the user can do if the run stops

@@ -37,18 +37,15 @@ from tasks.click.model import Dlrm, Mlp
 from tasks.click.task import ClickPrediction
 from tasks.detection.instance_segmentation import InstanceSegmentation
 from tasks.detection.task import ObjectDetection
-from tasks.gan.model import Discriminator, Generator
-from tasks.gan.task import ImageGan
+from tasks.gan.task import Discriminator, Generator, ImageGan
 from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.mt.gnmt import AttentionDecoder, RecurrentEncoder
-from tasks.seq2seq.distillation import Distillation
 from tasks.seq2seq.model import EncoderDecoder
-from tasks.seq2seq.task import SequenceToSequence
-from tasks.table.model import TableModel
-from tasks.table.task import TablePrediction
+from tasks.seq2seq.task import Distillation, SequenceToSequence
+from tasks.table.task import TableModel, TablePrediction
 from tests.lingo.layers.keras_models import feed_forward
 from tests.processor import HAS_AVX512
 

@@ -50,10 +50,8 @@ from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
-from tasks.seq2seq.distillation import Distillation
-from tasks.seq2seq.task import SequenceToSequence
-from tasks.table.model import TableModel
-from tasks.table.task import TablePrediction
+from tasks.seq2seq.task import Distillation, SequenceToSequence
+from tasks.table.task import TableModel, TablePrediction
 
 B, T, V = 8, 5, 11
 C, K = 2, 4  # channels of images, classes

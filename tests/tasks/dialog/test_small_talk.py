@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from lingo.data.files import DataError
-from tasks.dialog.small_talk import small_talk
+from tasks.dialog.templates import small_talk
 from tasks.dialog.turns import Dialog, Turn
 
 

@@ -10,8 +10,7 @@ from lingo.learner.state import Learner, initial_state, load_arrays
 from lingo.learner.step import evaluate_batch, predict_batch, train_step
 from lingo.ops import random
 from lingo.optim.sgd import Sgd
-from tasks.gan.model import Discriminator, Generator
-from tasks.gan.task import ImageGan, join_images
+from tasks.gan.task import Discriminator, Generator, ImageGan, join_images
 
 B, Z, RATE = 6, 3, 0.5
 SHAPE = (4, 4, 1)

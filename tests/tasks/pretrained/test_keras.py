@@ -12,7 +12,7 @@ import pytest
 from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
 from lingo.export.hugging_face import ignored_tensors, layout_tensors
 from tasks.pretrained.architecture import find_architecture
-from tasks.pretrained.layout import ImageLayout
+from tasks.pretrained.names import ImageLayout
 from tasks.pretrained.read import read_image_model
 from tests.tasks.pretrained.test_layout import build_task, compute_logits
 

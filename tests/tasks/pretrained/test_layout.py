@@ -19,7 +19,7 @@ from lingo.layers import Layer
 from lingo.layers.context import apply
 from tasks.image.task import ImageClassification
 from tasks.pretrained.architecture import ARCHITECTURES, find_architecture
-from tasks.pretrained.layout import ImageLayout
+from tasks.pretrained.names import ImageLayout
 from tools.oracles.image_networks import FOLDER, NETWORKS, draw_images, draw_tensors
 
 TOLERANCE = 1e-4  # of logits whose largest is between 1 and 12

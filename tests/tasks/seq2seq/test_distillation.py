@@ -20,8 +20,8 @@ from lingo.layers import CallInputs, FeedForward, MoE
 from lingo.layers.context import apply
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.ops import random
-from tasks.seq2seq.distillation import Distillation
 from tasks.seq2seq.model import EncoderDecoder
+from tasks.seq2seq.task import Distillation
 from tests.tasks.seq2seq.test_task import BATCH, COUNTED, V
 
 

@@ -10,7 +10,7 @@ from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.learner.state import initial_value
 from tasks.click.model import Mlp
-from tasks.table.model import TableModel
+from tasks.table.task import TableModel
 
 NUMBERS = np.array([[1.0, np.nan], [3.0, -2.0]], "f")
 CATEGORIES = np.array([[[3, 5]], [[-1, -1]]], "i")

@@ -14,8 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from lingo.cli.verbs import benchmark
-from lingo.trainer.mlperf.checker import check_log
-from lingo.trainer.mlperf.mllog import read_log
+from lingo.trainer.mlperf.mllog import check_log, read_log
 
 LOGS = pathlib.Path(__file__).parents[2] / "trainer/mlperf/logs"
 SECONDS = {

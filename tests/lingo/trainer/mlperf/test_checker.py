@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from lingo.config.base.errors import MissingPackage
-from lingo.trainer.mlperf.checker import check_log
-from lingo.trainer.mlperf.mllog import read_log
+from lingo.trainer.mlperf.mllog import check_log, read_log
 from lingo.trainer.mlperf.rules import RULES
 
 LOGS = pathlib.Path(__file__).parent / "logs"
