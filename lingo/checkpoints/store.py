@@ -40,6 +40,7 @@ class Retention(NamedTuple):
     every: int | None = None  # keeps multiples of this step
     best: Collection[int] = ()  # keeps these steps, the best by `evaluate.metric`
     rewind: Collection[int] = ()  # keeps these steps, to which the run might rewind
+    upload: Collection[int] = ()  # keeps these steps, which are being sent to a bucket
 
     def reasons(self, steps: Sequence[int]) -> dict[int, list[str]]:
         """Returns the steps that are kept, lowest first, each with the names of its rules."""
@@ -48,6 +49,7 @@ class Retention(NamedTuple):
             "every": [step for step in steps if self.every and step % self.every == 0],
             "best": self.best,
             "rewind": self.rewind,
+            "upload": self.upload,
         }
         names = {step: [rule for rule, kept in rules.items() if step in kept] for step in steps}
         return {step: names[step] for step in sorted(names) if names[step]}

@@ -182,7 +182,8 @@ class Saver:
         run, counters = self._run, self._run.recorder.counters
         try:
             steps = [*store.steps(run.directory.checkpoints), counters.step]
-            return retention(run.experiment, run.directory, counters, steps)
+            rules = retention(run.experiment, run.directory, counters, steps)
+            return rules._replace(upload=run.directory.steps_in_upload())
         except NoUsableCheckpoint as error:
             raise StorageError(str(error)) from error
 

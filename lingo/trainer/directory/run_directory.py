@@ -34,6 +34,7 @@ from typing import TypeVar
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
+from lingo.checkpoints.manifest import is_whole, step_of
 from lingo.config import source_record
 from lingo.config.base import regular_file
 from lingo.config.params import ParamError, Params
@@ -171,7 +172,7 @@ class RunDirectory:
         if self.address is None:
             yield
             return
-        mirror, is_sound = Mirror(self.path, self.address), False
+        mirror, is_sound = Mirror(self.path, self.address, check=is_whole), False
         mirror.open()
         self.mirror = mirror
         try:
@@ -180,6 +181,11 @@ class RunDirectory:
         finally:
             self.mirror = None
             mirror.close(is_sound=is_sound)
+
+    def steps_in_upload(self) -> list[int]:
+        """Returns the steps whose checkpoints are being sent to the bucket."""
+        names = self.mirror.sending if self.mirror is not None else ()
+        return [step for name in names if (step := step_of(name)) is not None]
 
     def refresh(self) -> None:
         """Brings a local copy up to date, to read it; does nothing for other directories.
