@@ -48,7 +48,7 @@ class Kept(NamedTuple):
 
 
 Check: TypeAlias = Callable[[Path, Mapping[str, tuple[int, str]]], bool]
-"""Returns whether files, name -> (size in bytes, SHA-256), are those of the checkpoint at a path."""
+"""Returns whether files, name -> (size in bytes, SHA-256), are all of the checkpoint at a path."""
 
 
 class _State(NamedTuple):
@@ -68,6 +68,7 @@ class Mirror:
     Attributes:
         kept: which checkpoints the bucket has after the next upload.
         uploads: the number of commits.
+        parts: files of checkpoints that processes without this disk have sent themselves.
         sending: the names of checkpoints that an upload in progress reads, so they must stay here.
     """
 
@@ -75,6 +76,7 @@ class Mirror:
         """Asks the network nothing yet. Checkpoints that `check` refuses are not uploaded."""
         self.folder, self.address, self._check = folder, address, check
         self.kept, self.uploads = Kept(), 0
+        self.parts: Table = {}
         self.sending: Collection[str] = ()
         self._bucket = Bucket(address)
         self._lease = Lease(self._bucket)
@@ -187,7 +189,10 @@ class Mirror:
     def _commit(self, snapshot: Snapshot, names: Collection[str]) -> None:
         try:
             before, last = self._last.table if self._last else {}, self._last
-            content = table.send(self._bucket, snapshot, before, attempt=uuid.uuid4().hex)
+            parts, attempt = dict(self.parts), uuid.uuid4().hex
+            content = table.send(self._bucket, snapshot, before | parts, attempt=attempt)
+            for name in table.checkpoint_names(content):
+                content = table.checkpoint_files(parts, name) | content
             dropped = self._drop_damaged(content, before)
             for path in before.keys() - content.keys():  # deleted here, but kept there
                 if table.checkpoint_names([path])[:1] and path.split("/")[1] in names:
@@ -211,7 +216,7 @@ class Mirror:
         dropped: Table = {}
         for name in table.checkpoint_names(content):
             own = table.checkpoint_files(content, name)
-            if self._check is None or own == table.checkpoint_files(before, name):
+            if self._check is None or own.items() <= before.items():
                 continue
             path = self.folder / table.CHECKPOINTS / name
             if not self._check(path, {file.rpartition("/")[2]: _seal(own[file]) for file in own}):
@@ -355,16 +360,9 @@ def pull(address: str, folder: Path, *, checkpoints: int | None = 1) -> bool:
     bucket = Bucket(address)
     if commit.read_newest(bucket) is None:
         return False
-    with alone(folder):
-        lock = files.Lock(folder / ".lock")
-        try:
-            lock.acquire()
-        except files.DirectoryLocked:
-            return True
-        try:
+    with alone(folder):  # who takes the lock waits for this
+        if not files.Lock(folder / ".lock").is_taken():
             bring_down(bucket, folder, checkpoints=checkpoints, strict=False)
-        finally:
-            lock.release()
     return True
 
 

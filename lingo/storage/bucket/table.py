@@ -272,7 +272,7 @@ def restore(bucket: Bucket, table: Table, folder: Path, *, checkpoints: Collecti
             _restore_checkpoint(bucket, files, folder, name)
     others = {path: table[path] for path in table if not path.startswith(f"{CHECKPOINTS}/")}
     missing = [path for path, segments in others.items() if not _has(folder / path, segments)]
-    _in_threads(lambda path: _restore_file(bucket, table[path], folder / path, folder), missing)
+    _in_threads(lambda path: restore_file(bucket, table[path], folder / path, folder), missing)
 
 
 def _restore_checkpoint(bucket: Bucket, files: Table, folder: Path, name: str) -> None:
@@ -282,9 +282,7 @@ def _restore_checkpoint(bucket: Bucket, files: Table, folder: Path, name: str) -
         make_folder(partial, root=folder)
     try:
         _in_threads(
-            lambda path: _restore_file(
-                bucket, files[path], partial / path.split("/", 2)[2], folder
-            ),
+            lambda path: restore_file(bucket, files[path], partial / path.split("/", 2)[2], folder),
             list(files),
         )
         with explain_write_errors(target):
@@ -295,7 +293,8 @@ def _restore_checkpoint(bucket: Bucket, files: Table, folder: Path, name: str) -
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _restore_file(bucket: Bucket, segments: tuple[Segment, ...], path: Path, folder: Path) -> None:
+def restore_file(bucket: Bucket, segments: tuple[Segment, ...], path: Path, folder: Path) -> None:
+    """Writes segments as a file below a folder, which appears whole; raises as `restore` does."""
     with explain_write_errors(path.parent):
         make_folder(path.parent, root=folder)
     with open_atomic(path, root=folder) as file:

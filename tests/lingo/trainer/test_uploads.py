@@ -102,7 +102,7 @@ def test_a_checkpoint_stays_here_until_it_was_sent(often, run, address, monkeypa
     """Of two that the run keeps, an earlier one is still being read when a later one is saved."""
     params = often(8)
     params.checkpoint.set(keep=1, every_steps=2)
-    monkeypatch.setattr(RunDirectory, "steps_in_upload", lambda directory: [2])
+    monkeypatch.setattr("lingo.trainer.saver.steps_in_upload", lambda directory: [2])
     run(params, address)
     saved = table.local_checkpoints(cache.local_copy(address))
     assert saved == ["step_00000002", "step_00000008"]

@@ -1,4 +1,4 @@
-"""A folder in a bucket equals its last commit, and nothing that is hostile or damaged comes down."""
+"""A folder in a bucket equals its last commit; nothing hostile or damaged comes down."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from lingo.storage.bucket import commit, mirror, table
 from lingo.storage.bucket.bucket import Bucket, BucketError
 from lingo.storage.bucket.commit import Commit
 from lingo.storage.bucket.mirror import Mirror
-from lingo.storage.files import StorageError
+from lingo.storage.files import Lock, StorageError
 from tests.lingo.storage.bucket.folders import committed, content, step, write
 
 
@@ -25,6 +25,23 @@ def test_another_machine_gets_the_files_as_they_are(address, folder, elsewhere):
     committed(folder, address)
     assert mirror.pull(address, elsewhere)
     assert content(elsewhere) == content(folder) == files | step(2)
+
+
+def test_readers_leave_no_lock_and_wait_for_none(address, folder, elsewhere):
+    write(folder, {"STATUS": "1"})
+    one = committed(folder, address)
+    mirror.pull(address, elsewhere)
+    assert not (elsewhere / ".lock").exists()
+    lock = Lock(elsewhere / ".lock")
+    lock.acquire()  # a process trains here
+    write(folder, {"STATUS": "2"})
+    one.upload()
+    one.wait()
+    mirror.pull(address, elsewhere)
+    assert content(elsewhere) == {"STATUS": "1"}
+    lock.release()
+    mirror.pull(address, elsewhere)
+    assert content(elsewhere) == {"STATUS": "2"}
 
 
 def test_logs_grow_by_segments_of_which_few_remain(address, folder, elsewhere, memory):
