@@ -35,6 +35,7 @@ from lingo.config.base.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.config.params import suggest
 from lingo.data.array_spec import ArraySpec, Specs
+from lingo.storage.bucket import parts
 from lingo.storage.shards import box, box_shape
 
 _OTHER_MODEL = "Nothing was read. `init_from` begins another run with the weights that they share."
@@ -46,6 +47,7 @@ MAX_NAMES = 4  # names of weights that are listed for a layer
 _WEIGHTS = "weights/"  # left out of messages
 _SLOT = re.compile(r"(slots/[^/]+)/(.+)")
 _NUMBER = re.compile(r"(?<=/)[0-9]+(?=/|$)")
+_DATA = re.compile(rf"{BUNDLE}\.data-[0-9]{{5}}-of-[0-9]{{5}}")
 _PATH = "\0"
 
 
@@ -83,10 +85,16 @@ class Checkpoint:
     def verify(self, *, content: bool = True) -> None:
         """Checks that every file exists with its recorded size, and digest if `content`.
 
+        A file that only the bucket has, of whose run this is a local copy, counts as checked.
+
         Raises DamagedCheckpoint for the first file that differs, DeletedCheckpoint if the
         checkpoint was deleted meanwhile, NoUsableCheckpoint if a file is not readable now.
         """
-        for name, expected in self.manifest["files"].items():
+        files = self.manifest["files"]
+        absent = {name: files[name] for name in files if not os.path.lexists(self.path / name)}
+        if parts.has(self.path, absent):
+            files = {name: files[name] for name in files if name not in absent}
+        for name, expected in files.items():
             with explain_damage(self.path, name), open_plain(self.path / name) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != expected["size"]:
@@ -161,12 +169,23 @@ class Checkpoint:
         try:
             values = restore(self.path, names, specs, dtypes)
         except tf.errors.OpError as error:
+            if self._fetch_absent(error):
+                return self._restore(names, specs)
             raise self._read_error(error) from error
         for name, spec, value in zip(names, specs, values, strict=True):
             if not spec and list(value.shape) != self._entry(name)["shape"]:
                 reason = f"{name} has shape {list(value.shape)}, not the manifest's"
                 raise DamagedCheckpoint(self.path, BUNDLE, reason)
         return values
+
+    def _fetch_absent(self, error: tf.errors.OpError) -> bool:
+        """Reads the file of data that an error misses from the bucket; returns whether it did.
+
+        So a process reads only those files that have shards which it needs.
+        """
+        if (match := _DATA.search(str(error))) is None or (self.path / match[0]).exists():
+            return False
+        return parts.fetch(self.path / match[0])
 
     def _read_error(self, error: tf.errors.OpError) -> LingoError:
         """Returns the error to raise for tensors that TensorFlow cannot read, without its text."""

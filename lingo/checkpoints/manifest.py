@@ -92,6 +92,20 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return body
 
 
+def is_whole(path: Path, files: Mapping[str, tuple[int, str]]) -> bool:
+    """Returns whether these are all files of a checkpoint, with the bytes that were committed.
+
+    `files` is name -> (size in bytes, SHA-256) of what was read at the checkpoint's path. False if
+    its manifest is missing, damaged or not readable.
+    """
+    try:
+        expected = read_manifest(path)["files"]
+    except (DamagedCheckpoint, NoUsableCheckpoint):
+        return False
+    sealed = {name: (entry["size"], entry["sha256"]) for name, entry in expected.items()}
+    return MANIFEST in files and sealed == {n: files[n] for n in files if n != MANIFEST}
+
+
 def write_manifest(
     folder: Path,
     *,

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
 from lingo.checkpoints.commit import commit
 from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint, NoUsableCheckpoint
-from lingo.checkpoints.manifest import step_name, step_of
+from lingo.checkpoints.manifest import MANIFEST, step_name, step_of
 from lingo.processes.processes import ALONE, Processes
+from lingo.storage.bucket.parts import Parts, refresh
 from lingo.storage.files import StorageError, explain_write_errors, sync
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Retention(NamedTuple):
     every: int | None = None  # keeps multiples of this step
     best: Collection[int] = ()  # keeps these steps, the best by `evaluate.metric`
     rewind: Collection[int] = ()  # keeps these steps, to which the run might rewind
+    upload: Collection[int] = ()  # keeps these steps, which are being sent to a bucket
 
     def reasons(self, steps: Sequence[int]) -> dict[int, list[str]]:
         """Returns the steps that are kept, lowest first, each with the names of its rules."""
@@ -48,6 +50,7 @@ class Retention(NamedTuple):
             "every": [step for step in steps if self.every and step % self.every == 0],
             "best": self.best,
             "rewind": self.rewind,
+            "upload": self.upload,
         }
         names = {step: [rule for rule, kept in rules.items() if step in kept] for step in steps}
         return {step: names[step] for step in sorted(names) if names[step]}
@@ -143,15 +146,20 @@ def share_checkpoint(processes: Processes, directory: Path, find: Callable[[], _
     """Returns, in all processes, the checkpoint that the leader finds, or None if it finds none.
 
     The directory may change while processes read it, so separate searches might differ. All
-    processes must call this; only the leader calls `find`, which verifies the checkpoint.
+    processes must call this; only the leader calls `find`, which verifies the checkpoint. A process
+    whose local copy of the run lacks the checkpoint reads its manifest from the bucket.
     """
     if processes.is_leader:
         checkpoint = find()
         processes.share(_SHARED, "" if checkpoint is None else str(checkpoint.step))
         return checkpoint
     step = processes.share(_SHARED, None)
-    checkpoint = open_checkpoint(step_path(directory, int(step))) if step else None
-    return cast(_Found, checkpoint)
+    if not step:
+        return cast(_Found, None)
+    path = step_path(directory, int(step))
+    if not (path / MANIFEST).exists():
+        refresh(path)
+    return cast(_Found, open_checkpoint(path))
 
 
 def share_checkpoints(
@@ -188,6 +196,7 @@ def save(
     metadata: Mapping[str, Any],
     retention: Retention = KEEP_ALL,
     processes: Processes = ALONE,
+    parts: Parts | None = None,
 ) -> Path:
     """Commits a checkpoint, deletes checkpoints that are not kept, and returns the new path.
 
@@ -197,10 +206,11 @@ def save(
         directory: parent of all checkpoints; created if it is missing, but not its own parent.
         tensors: as for `commit`, each of a single layer; consumed lazily and written in groups.
         retention: the rules by which checkpoints are kept. Only the leader uses them.
-        processes: all processes that save together, on one file system; the leader deletes.
+        processes: all processes that save together; the leader deletes.
+        parts: as for `commit`; None: the processes share a file system.
     """
     target = step_path(directory, step)
-    commit(target, step=step, tensors=tensors, metadata=metadata, processes=processes)
+    commit(target, step=step, tensors=tensors, metadata=metadata, processes=processes, parts=parts)
     if not processes.is_leader:
         return target
     try:

@@ -22,6 +22,7 @@ from typing import Any
 from lingo.checkpoints import store
 from lingo.checkpoints.store import KEEP_ALL, Retention
 from lingo.processes.processes import ALONE, Processes
+from lingo.storage.bucket.parts import Parts
 
 _log = logging.getLogger(__name__)
 
@@ -36,14 +37,16 @@ class Writer:
         asynchronous: bool,
         on_commit: Callable[[int], None],
         processes: Processes = ALONE,
+        parts: Parts | None = None,
     ) -> None:
         """Writes nothing yet. Processes that write checkpoints together have a Writer each.
 
+        `parts` is as for `commit`.
         `asynchronous` says whether training continues while a checkpoint is written. As soon as
         a checkpoint is on the disk, the thread calls `on_commit` with its step.
         """
         self._directory, self._asynchronous = directory, asynchronous
-        self._on_commit, self._processes = on_commit, processes
+        self._on_commit, self._processes, self._parts = on_commit, processes, parts
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
 
@@ -97,6 +100,7 @@ class Writer:
             self._directory,
             step=step,
             processes=self._processes,
+            parts=self._parts,
             **content,
         )
         self._on_commit(step)

@@ -305,6 +305,9 @@ class Group:
         self._put(key, value)
         return value
 
+    def check(self) -> None:
+        self._pulse.check()
+
     def blame(self, error: LingoError) -> LingoError:
         self._pulse.fail()
         return self._pulse.lost_worker or error

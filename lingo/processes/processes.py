@@ -75,6 +75,10 @@ class Processes(Protocol):
         """Returns the leader's value in all processes, in any thread; non-leaders pass None."""
         ...
 
+    def check(self) -> None:
+        """Raises LostWorker if another process is known to be lost; asks no other process."""
+        ...
+
     def blame(self, error: LingoError) -> LingoError:
         """Returns LostWorker if a lost process caused the error, else the error.
 
@@ -107,6 +111,8 @@ class _Alone:
         if value is None:
             raise ValueError(f"the leader has no value for {name!r}")
         return value
+
+    def check(self) -> None: ...
 
     def blame(self, error: LingoError) -> LingoError:
         return error

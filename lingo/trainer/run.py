@@ -57,7 +57,7 @@ from lingo.trainer.summaries.about import about_text
 from lingo.trainer.summaries.hparams import hparams, parameter_values
 from lingo.trainer.summaries.summaries import Summaries
 from lingo.trainer.throughput import Throughput
-from lingo.trainer.uploads import Uploads, check_shared
+from lingo.trainer.uploads import Uploads, prepare_copies
 
 _log = logging.getLogger(__name__)
 
@@ -152,9 +152,9 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
     with contextlib.ExitStack() as locked, run.progress:
         with signals.stop_at_once():  # a bucket may not answer
             locked.enter_context(directory.lock())
-        check_shared(directory, run.processes)
         if directory.mirror is not None:
             run.observers.add(Uploads(directory.mirror, run.experiment, directory, run.progress))
+        prepare_copies(directory, run.processes)
         with signals.stop_at_once(), mark_stopped_on_signal(directory):
             injection.at("start", 0)
             start = _start_or_skip(run)

@@ -34,6 +34,7 @@ from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
 from lingo.trainer.guard.guard import Anomaly, find_first_anomaly
 from lingo.trainer.live_run import LiveRun
+from lingo.trainer.uploads import steps_in_upload
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class Saver:
             asynchronous=run.experiment.p.checkpoint.asynchronous,
             on_commit=self._show_saved,
             processes=run.processes,
+            parts=run.directory.parts,
         )
         # Saved steps whose `on_save` the observers have not received yet.
         self._committed = queue.SimpleQueue[int]()
@@ -128,7 +130,7 @@ class Saver:
         """Deletes the checkpoints of steps after `after`, the latest first, for a rewind."""
         directory = self._run.directory
         directory.set_status("running", after)  # else a start would miss the deleted checkpoints
-        if self._run.processes.is_leader:
+        if self._run.processes.is_leader or directory.parts is not None:
             for step in reversed(store.steps(directory.checkpoints)):
                 if step > after:
                     store.delete(store.step_path(directory.checkpoints, step))
@@ -182,7 +184,8 @@ class Saver:
         run, counters = self._run, self._run.recorder.counters
         try:
             steps = [*store.steps(run.directory.checkpoints), counters.step]
-            return retention(run.experiment, run.directory, counters, steps)
+            rules = retention(run.experiment, run.directory, counters, steps)
+            return rules._replace(upload=steps_in_upload(run.directory))
         except NoUsableCheckpoint as error:
             raise StorageError(str(error)) from error
 

@@ -7,12 +7,12 @@ import uuid
 
 from lingo.checkpoints import store
 from lingo.checkpoints.manifest import step_name, step_of
-from lingo.config.params import ParamError
 from lingo.contract import Experiment, ObservedRun, RunEvents
 from lingo.processes.processes import Processes
-from lingo.storage.bucket import cache
-from lingo.storage.bucket.mirror import Kept, Mirror
-from lingo.storage.files import write_text
+from lingo.storage.bucket import table
+from lingo.storage.bucket.mirror import Kept, Mirror, pull
+from lingo.storage.bucket.parts import Parts
+from lingo.storage.files import explain_write_errors, write_text
 from lingo.storage.rows import State
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
@@ -21,10 +21,11 @@ from lingo.trainer.progress import Progress
 _SHARED = ".shared"
 
 
-def check_shared(directory: RunDirectory, processes: Processes) -> None:
-    """Raises ParamError, in all processes, unless all of them have the leader's local copy.
+def prepare_copies(directory: RunDirectory, processes: Processes) -> None:
+    """Sets `parts` of the directory, in all processes, unless all have the leader's local copy.
 
-    They save checkpoints together in this folder; only the leader uploads.
+    Then each process without it has a copy of its own, with the leader's texts. Checkpoints that
+    only the leader's disk has are deleted: the others could not read them.
     """
     if directory.address is None or processes.count == 1:
         return
@@ -32,16 +33,45 @@ def check_shared(directory: RunDirectory, processes: Processes) -> None:
     if processes.is_leader:
         write_text(file, own)
     token = processes.share("local copy", own if processes.is_leader else None)
-    if processes.any(directory.read(_SHARED) != token):
-        raise ParamError(
-            f"the processes of a run in {directory.address} must share the local copy"
-            f" {directory.path}: set {cache.FOLDER} to a folder on a disk that all of them have"
-        )
+    has_own = directory.read(_SHARED) != token
+    if not processes.any(has_own):
+        return
+    if directory.mirror is not None:
+        _publish(directory, directory.mirror)
+    processes.barrier("uploaded")
+    if has_own:
+        with explain_write_errors(directory.path):
+            directory.path.mkdir(parents=True, exist_ok=True)
+        table.remove(directory.checkpoints)
+        pull(directory.address, directory.path, checkpoints=0)
+    processes.barrier("copied")
+    directory.parts = Parts(directory.address)
+    if directory.mirror is not None:
+        directory.mirror.parts = directory.parts.table
+
+
+def _publish(directory: RunDirectory, mirror: Mirror) -> None:
+    """Uploads the leader's local copy, and deletes its checkpoints that the bucket lacks."""
+    mirror.upload()
+    mirror.wait()
+    there, sent = table.local_checkpoints(directory.path), mirror.checkpoints
+    if there and there[-1] not in sent:
+        newest = step_of(sent[-1]) if sent else 0
+        directory.set_status("running", newest or 0)  # else a start would miss the deleted ones
+    for name in {*there} - {*sent}:
+        table.remove(directory.checkpoints / name)
+
+
+def steps_in_upload(directory: RunDirectory) -> list[int]:
+    """Returns the steps whose checkpoints are being sent to the bucket."""
+    names = directory.mirror.sending if directory.mirror is not None else ()
+    return [step for name in names if (step := step_of(name)) is not None]
 
 
 class Uploads(RunEvents):
     """Uploads the run at its start, and at checkpoints every `checkpoint.upload_minutes`.
 
+    If the directory has `parts`, every checkpoint is uploaded, and training waits for it.
     The bytes are sent in a thread while training goes on. An error there is raised after the next
     step; so is the loss of the lease. The end of the run is uploaded when its lock is released.
     """
@@ -62,6 +92,10 @@ class Uploads(RunEvents):
         self._upload()
 
     def on_save(self, run: ObservedRun, step: int) -> None:
+        if self._directory.parts is not None:  # else the checkpoint could not be read
+            self._upload()
+            self._mirror.wait()
+            return
         is_due = time.monotonic() >= self._last_seconds + self._seconds
         if is_due and not self._mirror.is_busy:
             self._upload()

@@ -1,17 +1,20 @@
 """Promise 15: a run in a bucket equals a run in a directory, whatever is killed, late or cut.
 
-A server on this machine answers as S3 does. Two caches stand for two machines.
+A server on this machine answers as S3 does, another as Google's storage. Two caches stand for two
+machines.
 """
 
+import json
 import signal
 import uuid
 
 import pytest
 
+from lingo.cli.workers import free_addresses
 from lingo.storage.bucket import commit
 from lingo.storage.bucket.bucket import Bucket
 from lingo.storage.bucket.table import OBJECTS
-from tests.stand_ins.buckets import BUCKET, Server, proxy, s3_server
+from tests.stand_ins.buckets import BUCKET, Server, gcs_server, proxy, s3_server
 
 OFTEN = "--set=checkpoint.upload_minutes=0"
 LONG = ("--set=max_steps=300", "--set=checkpoint.keep=2")
@@ -25,12 +28,19 @@ def server():
         yield server
 
 
+@pytest.fixture(scope="module")
+def google_server():
+    """An emulator behind a proxy that enforces generations, which the emulator ignores."""
+    with gcs_server() as server:
+        yield server
+
+
 class Machines:
     """Two machines that train one run in a bucket; `run` in the folder leads to a local copy."""
 
-    def __init__(self, runs, server):
+    def __init__(self, runs, server, scheme="s3"):
         self.runs, self.server = runs, server
-        self.address = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+        self.address = f"{scheme}://{BUCKET}/{uuid.uuid4().hex}"
 
     def copy(self, machine):
         """Returns the path of a machine's local copy."""
@@ -78,6 +88,11 @@ def machines(runs, server):
     return Machines(runs, server)
 
 
+@pytest.fixture
+def google_machines(runs, google_server):
+    return Machines(runs, google_server, "gs")
+
+
 def test_a_run_in_a_bucket_is_that_of_a_directory(machines, reference, monkeypatch):
     machines.assert_ends_as(reference, "one")
     bucket = machines.bucket(monkeypatch)
@@ -99,6 +114,23 @@ def test_killed_in_an_upload_it_goes_on_there_and_elsewhere(machines, reference,
     killed = machines.train("one", inject=f"upload:kill@{point}")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     machines.assert_ends_as(reference, OTHER if point == 14 else "one")
+
+
+def test_killed_in_uploads_to_google_storage_it_goes_on_bit_for_bit(google_machines, reference):
+    for number, point in enumerate((6, 14, 23)):
+        killed = google_machines.train(("one", OTHER)[number % 2], inject=f"upload:kill@{point}")
+        assert killed.returncode == -signal.SIGKILL, (point, killed.stdout, killed.stderr)
+    google_machines.assert_ends_as(reference, "third")
+
+
+def test_of_two_trainers_in_google_storage_the_second_is_refused(google_machines):
+    first = google_machines.start("one", inject="step:sleep=600@5")
+    google_machines.runs.reach_sleep(first)
+    second = google_machines.train(OTHER)
+    first.kill()
+    assert google_machines.runs.finish(first).returncode == -signal.SIGKILL
+    assert second.returncode == 6, second.stderr
+    assert f"{google_machines.address} is in use by host " in second.stderr
 
 
 def test_killed_at_twenty_writes_one_after_the_other_on_two_machines(machines):
@@ -166,6 +198,37 @@ def test_every_verb_that_reads_a_run_reads_it_there(machines):
         assert done.returncode == 0, (verb, done.stderr)
     listed = machines.lingo(OTHER, "runs", f"s3://{BUCKET}")
     assert machines.address.rpartition("/")[2] in listed.stdout, listed.stderr
+
+
+SHARDED = ("--set=runtime=Replicated", "--set=runtime.shard_update=True")
+
+
+def train_together(machines, prefix, *flags):
+    """Trains on four machines, which have no disk in common; returns how their processes end."""
+    cluster = {"worker": free_addresses(4)}
+    started = []
+    for index in range(4):
+        task = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+        environment = machines.environment(f"{prefix}{index}") | {"TF_CONFIG": json.dumps(task)}
+        call = ("train", f"--exp={machines.runs.experiment}", f"--logdir={machines.address}")
+        started.append(machines.runs.start(*call, *flags, own_imports=True, **environment))
+    return [machines.runs.finish(process) for process in started]
+
+
+def test_four_workers_without_a_common_disk_go_on_from_the_bucket(machines):
+    runs = machines.runs
+    local = ("launch", "--workers=4", "--", "train", f"--exp={runs.experiment}")
+    whole = runs.lingo(*local, f"--logdir={runs.folder / 'whole'}", *SHARDED, "--set=max_steps=5")
+    assert whole.returncode == 0, whole.stderr
+    for prefix, steps in (("first", 3), ("second", 5)):  # eight machines in all
+        ended = train_together(machines, prefix, *SHARDED, f"--set=max_steps={steps}")
+        assert [done.returncode for done in ended] == [0] * 4, [done.stderr for done in ended]
+    assert "resumed from" in ended[0].stdout
+    of_third = (machines.copy(f"second{i}") / "checkpoints/step_00000003" for i in range(1, 4))
+    assert all((path / "MANIFEST.json").exists() for path in of_third)
+    copied = machines.lingo(OTHER, "copy", f"--from={machines.address}", "--to=run")
+    assert copied.returncode == 0, copied.stderr
+    assert runs.digests("run") == runs.digests("whole")
 
 
 def test_four_workers_train_a_run_in_a_bucket(machines):

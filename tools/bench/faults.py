@@ -1,4 +1,4 @@
-"""The cost of reliability: guard, audit log, saving, verifying, relative to a step of `small`.
+"""The cost of reliability: guard, audit log, saving, verifying, uploading, relative to a step.
 
 A step without them applies its update unconditionally, looks at no number, and records nothing.
 Steps with and without take turns. Each time of saving and verifying is divided by that of a step
@@ -22,7 +22,7 @@ import numpy as np
 import lingo
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
-from lingo.checkpoints.manifest import MANIFEST, seal_file, write_manifest
+from lingo.checkpoints.manifest import MANIFEST, is_whole, seal_file, write_manifest
 from lingo.checkpoints.run_counters import RunCounters
 from lingo.checkpoints.store import Retention
 from lingo.checkpoints.writer import Writer
@@ -34,6 +34,7 @@ from lingo.learner.placement import Placement
 from lingo.learner.state import Learner, TrainState, initial_state, named_tensors
 from lingo.optim.optimizer import global_norm
 from lingo.runtimes.program import Program
+from lingo.storage.bucket.mirror import Kept, Mirror
 from lingo.trainer.directory.audit import AUDIT, Audit
 from lingo.trainer.guard.guard import Incidents
 from lingo.trainer.step_recorder import StepRecorder
@@ -236,6 +237,47 @@ def add_up(guard: float, manifest: float, report: Report) -> None:
     report.line(name, guard + manifest, at_most(1.02), note="sum of their medians")
 
 
+# ---- uploads -------------------------------------------------------------------------------------
+
+
+class Uploads(NamedTuple):
+    """The times around one upload of a checkpoint, in seconds."""
+
+    step: float  # a step right before it
+    begin: float  # how long the training thread waits until the upload's thread has begun
+    step_during_upload: float  # a step while that thread reads, hashes and sends
+
+
+def measure_uploads(work: Work, mirror: Mirror, *, num: int) -> Iterator[Uploads]:
+    """Yields the times around some uploads; those of the first, which imports, are left out."""
+    batch, learner = work.batch(0), work.experiment.learner
+
+    def train() -> float:
+        return seconds(lambda: float(work.train(batch)["scalars"]["loss/total"]))
+
+    for number in range(num + 1):
+        tensors = named_tensors(learner, work.program.state())
+        store.save(mirror.folder / "checkpoints", step=number, tensors=tensors, metadata={})
+        alone, begin, during = train(), seconds(mirror.upload), train()
+        mirror.wait()
+        if number:
+            yield Uploads(alone, begin, during)
+
+
+def compare_uploads(name: str, report: Report) -> None:
+    """Compares steps of a run with those while it is uploaded, to a bucket in memory."""
+    work = start_work(name)
+    with tempfile.TemporaryDirectory() as folder:
+        mirror = Mirror(Path(folder), "memory://bench/run", check=is_whole)
+        mirror.open()
+        mirror.kept = Kept(2)
+        times = list(measure_uploads(work, mirror, num=SAVES))
+        mirror.close(is_sound=True)
+    report.line("begin of an upload / step", spread([u.begin / u.step for u in times]))
+    during = spread([u.step_during_upload / u.step for u in times])
+    report.line("step during an upload / step", during)
+
+
 # ---- the index -----------------------------------------------------------------------------------
 
 
@@ -250,4 +292,5 @@ def run(report: Report) -> None:
     """Compares everything."""
     guard = compare_guard(EXPERIMENT, report)
     add_up(guard, compare_saving(EXPERIMENT, report), report)
+    compare_uploads(EXPERIMENT, report)
     time_index(EXPERIMENT, report)

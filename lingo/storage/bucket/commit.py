@@ -39,7 +39,12 @@ class Commit(NamedTuple):
     @property
     def objects(self) -> set[str]:
         """The names of the objects that it needs."""
-        return {segment.name for segments in self.table.values() for segment in segments}
+        return objects(self.table)
+
+
+def objects(files: Table) -> set[str]:
+    """Returns the names of the objects that files need."""
+    return {segment.name for segments in files.values() for segment in segments}
 
 
 class OvertakenError(LingoError):

@@ -145,7 +145,15 @@ def _has_ended(lease: dict[str, Any]) -> bool:
     pid, started = lease.get("pid"), lease.get("started")
     if not (isinstance(pid, int) and started and lease.get("machine") == _machine()):
         return False
-    return _start_ticks(pid) != started
+    if ticks := _start_ticks(pid):
+        return ticks != started
+    try:  # /proc may hide the processes of other users (hidepid); their numbers stay known
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _machine() -> str:
@@ -158,7 +166,7 @@ def _machine() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """Returns when a process began, as the system counts, or "" for a process that has ended."""
+    """Returns when a process began, as the system counts; "" if it has ended, or is hidden."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

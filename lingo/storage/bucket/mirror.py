@@ -19,10 +19,10 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from lingo.config.base.errors import LingoError, ParamError
 from lingo.storage import files
@@ -30,7 +30,7 @@ from lingo.storage.bucket import cache, commit, table
 from lingo.storage.bucket.bucket import Bucket, MissingObject
 from lingo.storage.bucket.commit import Commit, OvertakenError
 from lingo.storage.bucket.lease import Lease, process_names
-from lingo.storage.bucket.table import Identity, Snapshot
+from lingo.storage.bucket.table import Identity, Segment, Snapshot, Table
 
 STATE = ".mirror.json"
 
@@ -45,6 +45,10 @@ class Kept(NamedTuple):
 
     latest: int | None = None  # number of uploaded checkpoints that stay; None: all
     pinned: Collection[str] = ()  # names of checkpoints that are uploaded, and stay, in any case
+
+
+Check: TypeAlias = Callable[[Path, Mapping[str, tuple[int, str]]], bool]
+"""Returns whether files, name -> (size in bytes, SHA-256), are all of the checkpoint at a path."""
 
 
 class _State(NamedTuple):
@@ -64,12 +68,16 @@ class Mirror:
     Attributes:
         kept: which checkpoints the bucket has after the next upload.
         uploads: the number of commits.
+        parts: files of checkpoints that processes without this disk have sent themselves.
+        sending: the names of checkpoints that an upload in progress reads, so they must stay here.
     """
 
-    def __init__(self, folder: Path, address: str) -> None:
-        """Asks the network nothing yet."""
-        self.folder, self.address = folder, address
+    def __init__(self, folder: Path, address: str, *, check: Check | None = None) -> None:
+        """Asks the network nothing yet. Checkpoints that `check` refuses are not uploaded."""
+        self.folder, self.address, self._check = folder, address, check
         self.kept, self.uploads = Kept(), 0
+        self.parts: Table = {}
+        self.sending: Collection[str] = ()
         self._bucket = Bucket(address)
         self._lease = Lease(self._bucket)
         self._last: Commit | None = None
@@ -127,6 +135,7 @@ class Mirror:
         self.wait()
         self.check()
         names, snapshot = self._take_snapshot(self.kept)
+        self.sending = table.checkpoint_names(snapshot.changed)
         self._pending = self._thread.submit(self._commit, snapshot, names)
 
     def check(self) -> None:
@@ -180,23 +189,47 @@ class Mirror:
     def _commit(self, snapshot: Snapshot, names: Collection[str]) -> None:
         try:
             before, last = self._last.table if self._last else {}, self._last
-            attempt = uuid.uuid4().hex
-            content = table.send(self._bucket, snapshot, before, attempt=attempt)
+            parts, attempt = dict(self.parts), uuid.uuid4().hex
+            content = table.send(self._bucket, snapshot, before | parts, attempt=attempt)
+            for name in table.checkpoint_names(content):
+                content = table.checkpoint_files(parts, name) | content
+            dropped = self._drop_damaged(content, before)
             for path in before.keys() - content.keys():  # deleted here, but kept there
                 if table.checkpoint_names([path])[:1] and path.split("/")[1] in names:
                     content[path] = before[path]
-            if not content or (last is not None and content == before):
-                return
-            new = commit.next_commit(last, content)
-            self._lease.check()
-            self._add(new)
-            self.uploads += 1
+            if content and content != before:
+                self._replace(last, commit.next_commit(last, content))
+            for name in dropped:
+                self._bucket.delete(name)
             same = {path: self._known[path] for path in snapshot.same}
-            self._known = same | {path: one.identity for path, one in snapshot.changed.items()}
-            if last is not None:
-                commit.delete_replaced(self._bucket, last, new)
+            self._known = same | snapshot.changed
         finally:
+            self.sending = ()
             snapshot.close()
+
+    def _drop_damaged(self, content: Table, before: Table) -> set[str]:
+        """Takes checkpoints that have changed, and are not whole, out of a table.
+
+        A checkpoint that was saved again after a rewind is whole, and replaces the bucket's.
+        Returns the names of the new objects that nothing needs now.
+        """
+        dropped: Table = {}
+        for name in table.checkpoint_names(content):
+            own = table.checkpoint_files(content, name)
+            if self._check is None or own.items() <= before.items():
+                continue
+            path = self.folder / table.CHECKPOINTS / name
+            if not self._check(path, {file.rpartition("/")[2]: _seal(own[file]) for file in own}):
+                _log.warning("%s is damaged, or was deleted, and is not uploaded", path)
+                dropped |= {file: content.pop(file) for file in own}
+        return commit.objects(dropped) - commit.objects(before)
+
+    def _replace(self, last: Commit | None, new: Commit) -> None:
+        self._lease.check()
+        self._add(new)
+        self.uploads += 1
+        if last is not None:
+            commit.delete_replaced(self._bucket, last, new)
 
     def _add(self, new: Commit) -> None:
         """Makes a commit the last one, which the folder notes before and after."""
@@ -221,6 +254,12 @@ def _choose(there: list[str], sent: list[str], kept: Kept) -> tuple[set[str], se
     latest = sorted({*earlier, *there[-1:]}, key=_order)[-kept.latest :]
     chosen = {*there[-1:], *(name for name in there if name in sent or name in kept.pinned)}
     return chosen, {*latest, *(name for name in earlier if name in kept.pinned)}
+
+
+def _seal(segments: tuple[Segment, ...]) -> tuple[int, str]:
+    """Returns size and SHA-256 of a file that was sent whole; no digest for any other file."""
+    digest = segments[0].sha256 if len(segments) == 1 else ""
+    return sum(segment.size for segment in segments), digest
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -321,16 +360,9 @@ def pull(address: str, folder: Path, *, checkpoints: int | None = 1) -> bool:
     bucket = Bucket(address)
     if commit.read_newest(bucket) is None:
         return False
-    with alone(folder):
-        lock = files.Lock(folder / ".lock")
-        try:
-            lock.acquire()
-        except files.DirectoryLocked:
-            return True
-        try:
+    with alone(folder):  # who takes the lock waits for this
+        if not files.Lock(folder / ".lock").is_taken():
             bring_down(bucket, folder, checkpoints=checkpoints, strict=False)
-        finally:
-            lock.release()
     return True
 
 

@@ -69,15 +69,36 @@ class OpenFile(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The files of a folder at a moment."""
+    """The files of a folder at a moment.
 
-    changed: dict[str, OpenFile]  # path -> file that is new, or may differ from the last snapshot
+    Logs and texts are held open. A checkpoint may have hundreds of files, which are opened one by
+    one when they are sent: they never change, and a deleted one is left out.
+    """
+
+    folder: Path
+    changed: dict[str, Identity]  # path -> file that is new, or may differ from the last snapshot
     same: set[str]  # paths of files that do not differ
+    held: dict[str, BinaryIO]  # the open ones of `changed`
+
+    @contextlib.contextmanager
+    def open(self, path: str) -> Iterator[OpenFile | None]:
+        """Yields a file that has changed, or None if it is another file by now."""
+        if path in self.held:
+            yield OpenFile(self.held[path], self.changed[path])
+            return
+        try:
+            file = _open(self.folder, path)
+        except FileNotFoundError:
+            yield None
+            return
+        with file:
+            one = OpenFile(file, _identity(os.fstat(file.fileno())))
+            yield one if one.identity == self.changed[path] else None
 
     def close(self) -> None:
-        """Closes the files."""
-        for one in self.changed.values():
-            one.file.close()
+        """Closes the files that are held."""
+        for file in self.held.values():
+            file.close()
 
 
 # ---- up ------------------------------------------------------------------------------------------
@@ -88,6 +109,11 @@ def checkpoint_names(paths: Collection[str]) -> list[str]:
     split = (path.split("/") for path in paths)
     names = {parts[1] for parts in split if parts[0] == CHECKPOINTS and len(parts) > 2}
     return sorted(names, key=lambda name: (len(name), name))
+
+
+def checkpoint_files(table: Table, name: str) -> Table:
+    """Returns the part of a table that has a checkpoint's files."""
+    return {path: table[path] for path in table if path.startswith(f"{CHECKPOINTS}/{name}/")}
 
 
 def local_checkpoints(folder: Path) -> list[str]:
@@ -102,51 +128,75 @@ def local_checkpoints(folder: Path) -> list[str]:
 def take_snapshot(
     folder: Path, known: Mapping[str, Identity], *, checkpoints: Collection[str]
 ) -> Snapshot:
-    """Opens the files of a folder that have changed since `known`, path -> identity.
+    """Returns the files of a folder, and which have changed since `known`, path -> identity.
 
     Only `checkpoints` of all checkpoints count. Left out are links, hidden files, damaged
     checkpoints that were set aside, and folders below that are runs. Raises StorageError if a file
     cannot be read.
     """
-    snapshot = Snapshot({}, set())
+    snapshot = Snapshot(folder, {}, set(), {})
     for path in _paths(folder, ""):
         parts = path.split("/")
         if parts[0] == CHECKPOINTS and (len(parts) < 3 or parts[1] not in checkpoints):
             continue
         try:
-            if known.get(path) == _identity(os.lstat(folder / path)):
+            identity = _identity(os.lstat(folder / path))
+            if known.get(path) == identity:
                 snapshot.same.add(path)
-                continue
-            file = open_inside(folder / path, "rb", root=folder)
-            snapshot.changed[path] = OpenFile(file, _identity(os.fstat(file.fileno())))
+            elif parts[0] == CHECKPOINTS:
+                snapshot.changed[path] = identity
+            else:
+                snapshot.held[path] = file = _open(folder, path)
+                snapshot.changed[path] = _identity(os.fstat(file.fileno()))
         except FileNotFoundError:  # deleted meanwhile
             continue
-        except OSError as error:
+        except BaseException:
             snapshot.close()
-            reason = describe_os_error(error)
-            raise StorageError(f"cannot read {folder / path} to upload it: {reason}.") from error
+            raise
     return snapshot
+
+
+def _open(folder: Path, path: str) -> BinaryIO:
+    """Opens a file to send it; raises FileNotFoundError or StorageError."""
+    try:
+        return open_inside(folder / path, "rb", root=folder)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        reason = describe_os_error(error)
+        raise StorageError(f"cannot read {folder / path} to upload it: {reason}.") from error
 
 
 def send(bucket: Bucket, snapshot: Snapshot, table: Table, *, attempt: str) -> Table:
     """Writes the new bytes of a snapshot, and returns the snapshot's table; commits nothing.
 
     `table` is the last commit's. The names of new objects begin with `attempt`, which no other
-    call may have used. Raises BucketError if the bucket fails, or if a file has become shorter.
+    call may have used. Files of checkpoints that were deleted meanwhile are left out. Raises
+    BucketError if the bucket fails, or if a file has become shorter.
     """
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="upload") as pool:
         sent = {
             path: pool.submit(
-                _send_file, bucket, one, table.get(path, ()), f"{OBJECTS}/{attempt}/{path}"
+                _send_path, bucket, snapshot, path, table.get(path, ()), attempt=attempt
             )
-            for path, one in snapshot.changed.items()
+            for path in snapshot.changed
         }
         try:
-            fresh = {path: future.result() for path, future in sent.items()}
+            fresh = {path: found for path in sent if (found := sent[path].result()) is not None}
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return {**{path: table[path] for path in snapshot.same}, **fresh}
+    return {**{path: table[path] for path in snapshot.same if path in table}, **fresh}
+
+
+def _send_path(
+    bucket: Bucket, snapshot: Snapshot, path: str, known: tuple[Segment, ...], *, attempt: str
+) -> tuple[Segment, ...] | None:
+    """Returns the segments of a snapshot's file, or None if the file was deleted."""
+    with snapshot.open(path) as one:
+        if one is None:
+            return None
+        return _send_file(bucket, one, known, f"{OBJECTS}/{attempt}/{path}")
 
 
 def _send_file(
@@ -217,12 +267,12 @@ def restore(bucket: Bucket, table: Table, folder: Path, *, checkpoints: Collecti
     BucketError if an object is damaged, and StorageError if a file cannot be written.
     """
     for name in checkpoints:
-        files = {path: table[path] for path in table if path.startswith(f"{CHECKPOINTS}/{name}/")}
+        files = checkpoint_files(table, name)
         if not all(_has(folder / path, segments) for path, segments in files.items()):
             _restore_checkpoint(bucket, files, folder, name)
     others = {path: table[path] for path in table if not path.startswith(f"{CHECKPOINTS}/")}
     missing = [path for path, segments in others.items() if not _has(folder / path, segments)]
-    _in_threads(lambda path: _restore_file(bucket, table[path], folder / path, folder), missing)
+    _in_threads(lambda path: restore_file(bucket, table[path], folder / path, folder), missing)
 
 
 def _restore_checkpoint(bucket: Bucket, files: Table, folder: Path, name: str) -> None:
@@ -232,9 +282,7 @@ def _restore_checkpoint(bucket: Bucket, files: Table, folder: Path, name: str) -
         make_folder(partial, root=folder)
     try:
         _in_threads(
-            lambda path: _restore_file(
-                bucket, files[path], partial / path.split("/", 2)[2], folder
-            ),
+            lambda path: restore_file(bucket, files[path], partial / path.split("/", 2)[2], folder),
             list(files),
         )
         with explain_write_errors(target):
@@ -245,7 +293,8 @@ def _restore_checkpoint(bucket: Bucket, files: Table, folder: Path, name: str) -
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _restore_file(bucket: Bucket, segments: tuple[Segment, ...], path: Path, folder: Path) -> None:
+def restore_file(bucket: Bucket, segments: tuple[Segment, ...], path: Path, folder: Path) -> None:
+    """Writes segments as a file below a folder, which appears whole; raises as `restore` does."""
     with explain_write_errors(path.parent):
         make_folder(path.parent, root=folder)
     with open_atomic(path, root=folder) as file:

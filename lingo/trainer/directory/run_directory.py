@@ -34,6 +34,7 @@ from typing import TypeVar
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
+from lingo.checkpoints.manifest import is_whole
 from lingo.config import source_record
 from lingo.config.base import regular_file
 from lingo.config.params import ParamError, Params
@@ -41,6 +42,7 @@ from lingo.config.source_files import SourceFile, find_user_files
 from lingo.storage import files
 from lingo.storage.bucket import cache
 from lingo.storage.bucket.mirror import Mirror, alone, pull
+from lingo.storage.bucket.parts import Parts
 from lingo.storage.rows import Rows, State, Status, parse_status
 from lingo.trainer.directory.audit import AUDIT
 
@@ -70,6 +72,7 @@ class RunDirectory:
     Attributes:
         address: the folder in a bucket, if this directory is its local copy, else None.
         mirror: writes this directory to the bucket, while it is locked.
+        parts: sends parts of checkpoints there, if not all processes have the leader's directory.
     """
 
     def __init__(self, path: str | Path, *, enabled: bool = True) -> None:
@@ -86,6 +89,7 @@ class RunDirectory:
         self._lock = files.Lock(self.path / ".lock")
         self.address = cache.address_of(self.path)
         self.mirror: Mirror | None = None
+        self.parts: Parts | None = None
         self._refreshed_seconds = time.monotonic()
 
     @functools.cached_property
@@ -171,7 +175,7 @@ class RunDirectory:
         if self.address is None:
             yield
             return
-        mirror, is_sound = Mirror(self.path, self.address), False
+        mirror, is_sound = Mirror(self.path, self.address, check=is_whole), False
         mirror.open()
         self.mirror = mirror
         try:

@@ -105,6 +105,10 @@ class Member:
     def barrier(self, name):
         self._exchange(name, lambda: None)
 
+    def check(self):
+        if self.crowd.is_dead:
+            raise LostWorker(1 - self.index, "a process has ended")
+
     def share(self, name, value):
         assert (value is not None) == self.is_leader
         if value is not None:

@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import pathlib
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -11,13 +12,21 @@ import pytest
 
 from lingo.checkpoints import bundle, commit, store
 from lingo.checkpoints.bundle import DTYPES
-from lingo.checkpoints.checkpoint import open_sound
+from lingo.checkpoints.checkpoint import open_checkpoint, open_sound
+from lingo.checkpoints.errors import DamagedCheckpoint
+from lingo.checkpoints.manifest import is_whole
 from lingo.checkpoints.store import Retention
 from lingo.checkpoints.writer import Writer
 from lingo.config.base.errors import LingoError, NumericFailure
 from lingo.processes.processes import LostWorker
+from lingo.storage.bucket import cache, table
+from lingo.storage.bucket import commit as bucket_commit
+from lingo.storage.bucket.bucket import Bucket
+from lingo.storage.bucket.mirror import Mirror
+from lingo.storage.bucket.parts import Parts
 from lingo.storage.files import StorageError
 from lingo.storage.shards import Shards
+from tests.stand_ins.buckets import memory_bucket
 
 # ---- cutting -----------------------------------------------------------------------------------
 
@@ -121,6 +130,90 @@ def test_what_is_not_in_parts_is_written_by_the_leader(tmp_path, crowd):
         "tensors.data-00001-of-00002",
         "tensors.index",
     ]
+
+
+@pytest.fixture
+def apart(tmp_path, monkeypatch):
+    """Two directories on two machines, of which the leader's is mirrored in a bucket, and Parts."""
+    address = f"memory://{memory_bucket()}/run"
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "copies"))
+    folders = [cache.local_copy(address), tmp_path / "other"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    parts = [Parts(address, wait_seconds=1.0) for _ in folders]
+    mirror = Mirror(folders[0], address, check=is_whole)
+    mirror.open()
+    mirror.parts = parts[0].table
+    yield SimpleNamespace(address=address, folders=folders, parts=parts, mirror=mirror)
+    mirror.close(is_sound=True)
+
+
+def save_apart(crowd, apart, hands, step=1):
+    """Saves what each process has, in its own directory."""
+
+    def save(member):
+        directory, parts = apart.folders[member.index] / "checkpoints", apart.parts[member.index]
+        own = {"step": step, "tensors": hands[member.index].items(), "metadata": {"seed": 1}}
+        return store.save(directory, processes=member, parts=parts, **own)
+
+    return crowd.run(save)
+
+
+def test_processes_without_a_common_disk_commit_in_a_bucket(tmp_path, crowd, apart):
+    save_apart(crowd(2), apart, halves())
+    path = apart.folders[0] / "checkpoints/step_00000001"
+    assert sorted(os.listdir(path)) == [
+        "MANIFEST.json",
+        "tensors.data-00000-of-00002",
+        "tensors.index",
+    ]
+    assert os.listdir(apart.folders[1] / "checkpoints") == []
+    with pytest.raises(DamagedCheckpoint, match="data-00001-of-00002: No such file"):
+        open_sound(path)  # nothing is committed in the bucket yet
+    apart.mirror.upload()
+    apart.mirror.wait()
+    found, bucket = open_sound(path), Bucket(apart.address)
+    assert {*bucket.names(table.OBJECTS)} == bucket_commit.read_newest(bucket).objects
+    np.testing.assert_array_equal(found.read(["weights/both"])["weights/both"], GRID + 1)
+    assert not (path / "tensors.data-00001-of-00002").exists()  # nothing of it was needed
+    together(crowd(2), tmp_path / "whole", 1, halves())
+    whole = open_sound(tmp_path / "whole/step_00000001")
+    assert dict(found.digests()) == dict(whole.digests())
+    assert (path / "tensors.data-00001-of-00002").exists()
+
+
+def test_a_process_without_the_leaders_copy_reads_the_manifest_from_the_bucket(crowd, apart):
+    save_apart(crowd(2), apart, halves())
+    apart.mirror.upload()
+    apart.mirror.wait()
+    leaders = apart.folders[0].rename(apart.folders[0].with_name("leader"))  # a copy of its own
+    apart.folders[0].mkdir()
+
+    def find():
+        return open_checkpoint(leaders / "checkpoints/step_00000001")
+
+    directory = apart.folders[0] / "checkpoints"
+    both = crowd(2).run(lambda member: store.share_checkpoint(member, directory, find))
+    assert both[1].path == directory / "step_00000001"
+    np.testing.assert_array_equal(both[1].read(["weights/w"])["weights/w"], GRID)
+
+
+def test_who_has_not_sent_its_part_in_time_is_named(crowd, apart, monkeypatch):
+    monkeypatch.setattr(apart.parts[1], "send", lambda paths, report: None)
+    errors = save_apart(crowd(2), apart, halves())
+    for error in errors:
+        with pytest.raises(StorageError, match=r"the parts of process 1 are not in .* 1 s"):
+            raise error
+    assert all(os.listdir(folder / "checkpoints") == [] for folder in apart.folders)
+
+
+def test_an_error_of_a_process_without_the_disk_ends_the_save_in_all(crowd, apart):
+    first, second = halves()
+    second["weights/w"].shards[0][1][0, 0] = np.nan
+    for error in save_apart(crowd(2), apart, [first, second]):
+        with pytest.raises(NumericFailure, match="weights/w are not finite"):
+            raise error
+    assert all(os.listdir(folder / "checkpoints") == [] for folder in apart.folders)
 
 
 def test_every_file_of_every_process_is_verified(tmp_path, crowd, flip):

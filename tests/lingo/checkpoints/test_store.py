@@ -297,6 +297,7 @@ def test_many_are_shared_until_there_are_no_more(tmp_path, save, crowd):
         ([10, 20, 30, 40], Retention(1, every=20), {20: ["every"], 40: ["latest", "every"]}),
         ([1, 2, 3], Retention(1, best=[1, 3, 9]), {1: ["best"], 3: ["latest", "best"]}),
         ([1, 2, 3], Retention(1, rewind=[2]), {2: ["rewind"], 3: ["latest"]}),
+        ([1, 2, 3], Retention(1, upload=[1]), {1: ["upload"], 3: ["latest"]}),
         ([1, 2], Retention(), {1: ["latest"], 2: ["latest"]}),
     ],
 )

@@ -221,6 +221,16 @@ def test_after_its_release_it_can_be_taken_again(path):
     assert not path.exists()
 
 
+def test_whether_a_lock_is_taken_is_known_without_a_file_of_ones_own(path):
+    asked, other = files.Lock(path), files.Lock(path)
+    assert not asked.is_taken()
+    assert not path.exists()
+    other.acquire()
+    assert asked.is_taken()
+    other.release()
+    assert not asked.is_taken()
+
+
 def test_a_lock_on_a_file_that_was_removed_is_not_enough(path, monkeypatch):
     lock, opened, opens = files.Lock(path), os.open, []
 

@@ -82,6 +82,32 @@ def test_checkpoints_that_only_the_bucket_has_stay_there(often, run, address, ma
     assert table.local_checkpoints(cache.local_copy(address)) == wanted[1:]
 
 
+def test_a_checkpoint_that_is_damaged_here_stays_good_there(often, run, address, machine):
+    run(often(4), address)
+    name = "checkpoints/step_00000004"
+    before = table.checkpoint_files(commit.read_newest(Bucket(address)).table, "step_00000004")
+    data = next((cache.local_copy(address) / name).glob("*.data-*"))
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    with RunDirectory(address).lock():
+        pass  # as a start does that another error ends: the end of the block is uploaded
+    after = table.checkpoint_files(commit.read_newest(Bucket(address)).table, "step_00000004")
+    assert after == before
+    machine("two")
+    assert run(often(), address).step == 6
+
+
+def test_a_checkpoint_stays_here_until_it_was_sent(often, run, address, monkeypatch):
+    """Of two that the run keeps, an earlier one is still being read when a later one is saved."""
+    params = often(8)
+    params.checkpoint.set(keep=1, every_steps=2)
+    monkeypatch.setattr("lingo.trainer.saver.steps_in_upload", lambda directory: [2])
+    run(params, address)
+    saved = table.local_checkpoints(cache.local_copy(address))
+    assert saved == ["step_00000002", "step_00000008"]
+
+
 def test_a_run_that_is_done_there_is_not_trained_again(often, run, address, machine):
     run(often(), address)
     machine("two")

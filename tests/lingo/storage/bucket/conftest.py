@@ -43,3 +43,15 @@ def memory():
 def bucket(address):
     """A bucket of each kind with nothing in it."""
     return Bucket(address, patience_seconds=5)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder that is mirrored, not there yet."""
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """Another machine's copy of it."""
+    return tmp_path / "elsewhere"

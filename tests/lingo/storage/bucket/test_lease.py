@@ -77,6 +77,28 @@ def test_the_lease_of_a_process_of_this_machine_ends_with_it(memory, lease):
     lease.take()
 
 
+@pytest.mark.parametrize(
+    ("error", "has_ended"), [(PermissionError, False), (ProcessLookupError, True)]
+)
+def test_the_lease_of_another_users_process_stays_where_proc_hides_it(
+    memory, lease, monkeypatch, error, has_ended
+):
+    """Mounted with hidepid, /proc shows a user no process of others; signal 0 tells of them."""
+
+    def kill(pid, number):
+        raise error
+
+    own = process_names() | {"started": "1"}
+    put(memory, 1, time=time.time(), **own)
+    monkeypatch.setattr("lingo.storage.bucket.lease._start_ticks", lambda pid: "")
+    monkeypatch.setattr(os, "kill", kill)
+    if has_ended:
+        lease.take()
+    else:
+        with pytest.raises(DirectoryLocked, match="in use by"):
+            lease.take()
+
+
 def test_the_owner_that_others_overtook_is_told_and_changes_nothing(memory):
     lease = Lease(memory, seconds=0.04)
     lease.take()

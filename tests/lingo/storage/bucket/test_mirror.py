@@ -1,4 +1,4 @@
-"""A folder in a bucket equals its last commit, whatever was killed, and has one writer."""
+"""A folder in a bucket equals its last commit; nothing hostile or damaged comes down."""
 
 import json
 import os
@@ -8,67 +8,15 @@ import pytest
 from lingo.config.base.errors import ParamError
 from lingo.storage.bucket import commit, mirror, table
 from lingo.storage.bucket.bucket import Bucket, BucketError
-from lingo.storage.bucket.commit import Commit, OvertakenError
-from lingo.storage.bucket.mirror import Kept, Mirror
-from lingo.storage.files import DirectoryLocked, StorageError
+from lingo.storage.bucket.commit import Commit
+from lingo.storage.bucket.mirror import Mirror
+from lingo.storage.files import Lock, StorageError
+from tests.lingo.storage.bucket.folders import committed, content, step, write
 
 
 @pytest.fixture
 def address(memory):
     return memory.address
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "here"
-
-
-@pytest.fixture
-def elsewhere(tmp_path):
-    return tmp_path / "elsewhere"
-
-
-def write(folder, files):
-    """Writes files of a folder, path -> text."""
-    for path, text in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
-
-
-def content(folder):
-    """Returns path -> text of a folder's files that are not hidden."""
-    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    return {n: p.read_text() for n, p in found.items() if not n.startswith(".") and "/." not in n}
-
-
-def step(number, text=""):
-    return {f"checkpoints/step_{number:08d}/{name}": f"{name}{text}" for name in ("data", "index")}
-
-
-def committed(folder, address, kept=None):
-    """Opens a mirror, commits the folder, and ends without a release, as a killed process does."""
-    one = Mirror(folder, address)
-    one._lease = NoLease()
-    one.open()
-    one.kept = kept or Kept()
-    one.upload()
-    one.wait()
-    return one
-
-
-class NoLease:
-    """A lease that every process has."""
-
-    has_overtaken = False
-
-    def take(self):
-        pass
-
-    def check(self):
-        pass
-
-    def release(self):
-        pass
 
 
 def test_another_machine_gets_the_files_as_they_are(address, folder, elsewhere):
@@ -77,6 +25,23 @@ def test_another_machine_gets_the_files_as_they_are(address, folder, elsewhere):
     committed(folder, address)
     assert mirror.pull(address, elsewhere)
     assert content(elsewhere) == content(folder) == files | step(2)
+
+
+def test_readers_leave_no_lock_and_wait_for_none(address, folder, elsewhere):
+    write(folder, {"STATUS": "1"})
+    one = committed(folder, address)
+    mirror.pull(address, elsewhere)
+    assert not (elsewhere / ".lock").exists()
+    lock = Lock(elsewhere / ".lock")
+    lock.acquire()  # a process trains here
+    write(folder, {"STATUS": "2"})
+    one.upload()
+    one.wait()
+    mirror.pull(address, elsewhere)
+    assert content(elsewhere) == {"STATUS": "1"}
+    lock.release()
+    mirror.pull(address, elsewhere)
+    assert content(elsewhere) == {"STATUS": "2"}
 
 
 def test_logs_grow_by_segments_of_which_few_remain(address, folder, elsewhere, memory):
@@ -130,16 +95,6 @@ def test_nothing_new_makes_no_commit(address, folder, memory):
     assert commit.read_newest(memory).number == 1
 
 
-def test_the_rest_of_a_killed_upload_is_invisible_and_swept(address, folder, elsewhere, memory):
-    write(folder, {"config.json": "{}"} | step(2))
-    committed(folder, address)
-    memory.put(f"{table.OBJECTS}/killed/checkpoints/step_00000004/data", b"half")
-    mirror.pull(address, elsewhere)
-    assert content(elsewhere) == content(folder)
-    committed(elsewhere, address)
-    assert not [name for name in memory.names() if "killed" in name]
-
-
 def test_a_folder_that_has_gone_on_since_its_last_commit_keeps_that(address, folder):
     write(folder, {"metrics.jsonl": "1\n"} | step(2))
     committed(folder, address)
@@ -149,28 +104,6 @@ def test_a_folder_that_has_gone_on_since_its_last_commit_keeps_that(address, fol
     again.open()
     assert content(folder) == before
     again.close(is_sound=True)
-
-
-def test_so_does_one_that_was_killed_between_a_commit_and_its_note(
-    address, folder, monkeypatch, memory
-):
-    write(folder, {"metrics.jsonl": "1\n"})
-    committed(folder, address)
-    write(folder, {"metrics.jsonl": "1\n2\n"})
-    add = commit.add
-
-    def killed(*args, **options):
-        add(*args, **options)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(commit, "add", killed)
-    with pytest.raises(KeyboardInterrupt):
-        committed(folder, address)
-    monkeypatch.undo()
-    assert commit.read_newest(memory).number == 2
-    write(folder, step(4))
-    committed(folder, address)
-    assert {*step(4)} <= {*content(folder)}
 
 
 def test_a_folder_that_was_overtaken_becomes_that_of_the_bucket(address, folder, elsewhere):
@@ -183,221 +116,6 @@ def test_a_folder_that_was_overtaken_becomes_that_of_the_bucket(address, folder,
     committed(elsewhere, address)
     mirror.pull(address, folder)
     assert content(folder) == content(elsewhere)
-
-
-def test_of_two_writers_only_one_commits(address, folder, elsewhere):
-    write(folder, {"config.json": "{}"})
-    first = committed(folder, address)
-    second = committed(elsewhere, address)
-    write(folder, {"STATUS": "first"})
-    write(elsewhere, {"STATUS": "second"})
-    first.upload()
-    first.wait()
-    second.upload()
-    with pytest.raises(OvertakenError, match="another process has written to memory://"):
-        second.wait()
-    mirror.pull(address, elsewhere)
-    assert content(elsewhere)["STATUS"] == "first"
-
-
-def test_an_upload_that_slept_while_another_took_over_is_shut_out(
-    address, folder, elsewhere, monkeypatch, memory
-):
-    """All its objects are there, and the other has swept them before the commit that names them."""
-    write(folder, {"config.json": "{}"} | step(2))
-    sleeper = committed(folder, address)
-    add, others = commit.add, []
-
-    def slow(bucket, new, **options):
-        if bucket is sleeper._bucket and not others:
-            others.append(committed(elsewhere, address))
-        return add(bucket, new, **options)
-
-    monkeypatch.setattr(commit, "add", slow)
-    write(folder, step(4))
-    sleeper.upload()
-    with pytest.raises(OvertakenError):
-        sleeper.wait()
-    assert content(elsewhere) == {"config.json": "{}"} | step(2)
-    write(elsewhere, step(3))
-    others[0].upload()
-    others[0].wait()
-    mirror.pull(address, folder, checkpoints=None)
-    assert content(folder) == {"config.json": "{}"} | step(2) | step(3)
-    assert set(memory.names(table.OBJECTS)) == commit.read_newest(memory).objects
-
-
-def test_one_that_slept_while_another_committed_twice_deletes_nothing(
-    address, folder, elsewhere, monkeypatch
-):
-    """Its number is free again: the other has replaced, and so deleted, the commit that had it."""
-    write(folder, {"config.json": "{}", "metrics.jsonl": "1\n"})
-    sleeper = committed(folder, address)
-    add, others = commit.add, []
-
-    def slow(bucket, new, **options):
-        if bucket is sleeper._bucket and not others:
-            others.append(committed(elsewhere, address))
-            for number in (2, 3):
-                write(elsewhere, {"STATUS": f"{number}"})
-                others[0].upload()
-                others[0].wait()
-        return add(bucket, new, **options)
-
-    monkeypatch.setattr(commit, "add", slow)
-    write(folder, {"metrics.jsonl": "1\nother rows\n"})  # one segment in place of the first
-    sleeper.upload()
-    with pytest.raises(OvertakenError):
-        sleeper.wait()
-    mirror.pull(address, folder)
-    assert content(folder) == content(elsewhere)
-    assert content(folder)["STATUS"] == "3"
-
-
-def test_one_that_slept_after_its_commit_deletes_nothing_of_the_other(
-    address, folder, elsewhere, monkeypatch
-):
-    write(folder, {"config.json": "{}"} | step(2))
-    sleeper = committed(folder, address)
-    delete, others = commit.delete_replaced, []
-
-    def slow(bucket, before, after):
-        if not others:
-            others.append(committed(elsewhere, address))
-            write(elsewhere, step(5))
-            others[0].upload()  # its objects are there, when the first one deletes
-            others[0].wait()
-        return delete(bucket, before, after)
-
-    monkeypatch.setattr(commit, "delete_replaced", slow)
-    write(folder, step(4))
-    sleeper.upload()
-    sleeper.wait()
-    mirror.pull(address, folder, checkpoints=None)
-    assert content(folder) == {"config.json": "{}"} | step(2) | step(4) | step(5)
-
-
-def test_a_second_writer_is_told_who_the_first_is_and_gets_the_lease_after_it(
-    address, folder, elsewhere
-):
-    first = Mirror(folder, address)
-    folder.mkdir()
-    first.open()
-    with pytest.raises(DirectoryLocked, match=f"in use by host .*, process {os.getpid()}"):
-        Mirror(elsewhere, address).open()
-    first.close(is_sound=True)
-    elsewhere.mkdir()
-    second = Mirror(elsewhere, address)
-    second.open()
-    second.close(is_sound=True)
-
-
-def test_of_checkpoints_the_newest_the_pinned_and_so_many_earlier_ones_stay(address, folder):
-    kept = Kept(2, {"step_00000002"})
-    write(folder, step(2))
-    one = committed(folder, address, kept)
-    for number in (4, 6, 8):
-        write(folder, step(number))
-        one.upload()
-        one.wait()
-        if number < 8:  # the folder itself keeps the last one only
-            table.remove(folder / f"checkpoints/step_{number:08d}")
-    assert one.checkpoints == [f"step_{number:08d}" for number in (2, 6, 8)]
-
-
-def test_what_only_the_bucket_has_stays_if_it_is_pinned_or_no_checkpoint_is_here(
-    address, folder, elsewhere
-):
-    write(folder, {"config.json": "{}"} | step(2) | step(4))
-    committed(folder, address)
-    mirror.pull(address, elsewhere)
-    assert table.local_checkpoints(elsewhere) == ["step_00000004"]
-    one = committed(elsewhere, address, Kept(1, {"step_00000002"}))
-    assert one.checkpoints == ["step_00000002", "step_00000004"]
-    table.remove(elsewhere / "checkpoints")
-    write(elsewhere, {"STATUS": "failed"})
-    one.upload()
-    one.wait()
-    assert one.checkpoints == ["step_00000002", "step_00000004"]
-
-
-def test_a_checkpoint_that_is_deleted_while_it_is_opened_is_not_sent(
-    address, folder, elsewhere, monkeypatch
-):
-    write(folder, {"config.json": "{}"} | step(2))
-    one = committed(folder, address, Kept(1))
-    write(folder, step(4))
-    take = table.take_snapshot
-
-    def slow(*args, **options):
-        snapshot = take(*args, **options)
-        if (folder / "checkpoints/step_00000004").exists():
-            write(folder, step(6))
-            table.remove(folder / "checkpoints/step_00000004")
-        return snapshot
-
-    monkeypatch.setattr(table, "take_snapshot", slow)
-    one.upload()
-    one.wait()
-    assert one.checkpoints == ["step_00000002", "step_00000006"]
-
-
-def test_a_run_that_goes_back_takes_later_checkpoints_from_the_bucket(address, folder):
-    write(folder, step(2) | step(4))
-    one = committed(folder, address, Kept(3))
-    write(folder, step(6))
-    one.upload()
-    one.wait()
-    for number in (4, 6):
-        table.remove(folder / f"checkpoints/step_{number:08d}")
-    write(folder, step(4, "again"))
-    one.upload()
-    one.wait()
-    assert one.checkpoints == ["step_00000004"]
-
-
-def test_only_the_newest_checkpoint_comes_down_unless_more_are_wanted(address, folder, elsewhere):
-    write(folder, {"config.json": "{}"} | step(2) | step(4))
-    committed(folder, address)
-    mirror.pull(address, elsewhere, checkpoints=0)
-    assert content(elsewhere) == {"config.json": "{}"}
-    mirror.pull(address, elsewhere)
-    assert content(elsewhere) == {"config.json": "{}"} | step(4)
-    mirror.pull(address, elsewhere, checkpoints=None)
-    assert content(elsewhere) == content(folder)
-
-
-def test_a_folder_that_was_overtaken_goes_on_from_the_newest_checkpoint(address, folder, elsewhere):
-    write(folder, {"config.json": "{}"} | step(2) | step(4))
-    committed(folder, address)
-    mirror.pull(address, elsewhere)
-    write(elsewhere, step(6))
-    committed(elsewhere, address)
-    mirror.pull(address, folder, checkpoints=0)  # as `lingo show` does, or the start of training
-    again = Mirror(folder, address)
-    again.open()
-    assert table.local_checkpoints(folder)[-1] == "step_00000006"
-    again.close(is_sound=True)
-
-
-def test_a_checkpoint_of_the_same_step_is_replaced_by_that_of_the_bucket(
-    address, folder, elsewhere
-):
-    write(folder, {"config.json": "{}"} | step(2) | step(4))
-    committed(folder, address)
-    mirror.pull(address, elsewhere, checkpoints=None)
-    write(elsewhere, step(2, "again") | step(6))
-    committed(elsewhere, address)
-    mirror.pull(address, folder)
-    assert content(folder) == content(elsewhere)
-
-
-def test_a_folder_that_has_gone_back_does_not_get_later_checkpoints_again(address, folder):
-    write(folder, {"config.json": "{}"} | step(2) | step(4))
-    committed(folder, address)
-    table.remove(folder / "checkpoints/step_00000004")
-    mirror.pull(address, folder, checkpoints=None)
-    assert table.local_checkpoints(folder) == ["step_00000002"]
 
 
 def test_hidden_files_links_and_runs_below_are_not_sent(address, folder, elsewhere):
@@ -464,21 +182,6 @@ def test_a_reader_that_meets_a_new_commit_reads_that(address, folder, elsewhere,
     mirror.pull(address, elsewhere)
     assert numbers == [1, 1, 2]
     assert content(elsewhere) == {"STATUS": "2"}
-
-
-def test_an_upload_that_fails_is_told_by_the_next_check(address, folder, monkeypatch):
-    write(folder, {"config.json": "{}"})
-    one = committed(folder, address)
-
-    def refuse(*args, **options):
-        raise BucketError("no room")
-
-    monkeypatch.setattr(Bucket, "upload", refuse)
-    write(folder, {"STATUS": "1"})
-    one.upload()
-    one._thread.submit(lambda: None).result()
-    with pytest.raises(BucketError, match="no room"):
-        one.check()
 
 
 def test_runs_below_an_address_are_pulled_without_checkpoints(memory, folder, elsewhere):
