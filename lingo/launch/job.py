@@ -5,7 +5,7 @@ launch/source/                    the user's own files, which the job's workers 
 launch/cluster.toml               the cluster file
 launch/job.sbatch, jobset.json    what the scheduler was given
 launch/commands.txt               the commands, of a sweep one per trial
-launch/job.json                   which job of which scheduler it is
+launch/job.json                   the scheduler, and the id of the job there
 launch/stop                       an empty file: the job is not to be requeued
 
 A config.json would make this folder a run, which is not uploaded with the run around it.

@@ -2,8 +2,8 @@
 
 Slurm sends SIGTERM to the workers before the time limit. They save and end with code 143, and the
 script requeues the job, which resumes the run. It also requeues a job whose workers have failed,
-except with the codes of mistakes, which another start would repeat. (6, a lock that another process
-has, is none: the lease of a process that was killed ends in time.)
+except with the codes of mistakes, which another start would repeat. Code 6, a lock of another
+process, may pass: the lease of a process that was killed ends in time.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def remaining_trials(request: SweepRequest) -> list[Trial]:
     """
     if request.prune:
         raise ParamError(
-            "--prune ends trials of a sweep that runs: leave it out, or leave out --print"
+            "--prune ends trials of a sweep that runs: leave it out, or let `lingo sweep` run them"
         )
     if request.method == "optuna":
         raise ParamError(
