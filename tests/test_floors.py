@@ -33,6 +33,7 @@ FLOORS = {
     "export": 7,
     "trainer": 8,
     "study": 9,
+    "launch": 9,
     "serving": 9,
     "cli": 10,
     "__init__": 11,  # the Python API: as thin as a verb

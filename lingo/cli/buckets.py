@@ -42,7 +42,7 @@ def bring_down(verb: str, options: Any) -> None:
             continue
         from lingo.storage.bucket import mirror  # imports NumPy, which `lingo list` does without
 
-        if verb in ("runs", "sweep"):
+        if verb in ("runs", "sweep", "launch"):
             mirror.pull_all(address, folder)
         else:
             mirror.pull(address, folder, checkpoints=checkpoints)

@@ -17,7 +17,14 @@ from lingo.cli import buckets
 from lingo.config.base import regular_file
 from lingo.config.base.errors import ParamError
 from lingo.config.base.synonyms import synonyms
-from lingo.config.options import Declaration, declarations, option, option_class, word_field
+from lingo.config.options import (
+    INNER,
+    Declaration,
+    declarations,
+    option,
+    option_class,
+    word_field,
+)
 from lingo.config.roots import roots
 from lingo.config.roots.roots import Roots
 from lingo.storage.files import refuse_address
@@ -29,7 +36,6 @@ MAX_FLAG_FILE_BYTES = 2**20  # of all flag files together; a file that is named 
 _REFUSED = re.compile(r"--?undefok(=.*)?", re.DOTALL)
 _FLAG_FILE = re.compile(r"--?flagfile(=(.*))?", re.DOTALL)
 _DASHES = "-\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"  # word processors replace hyphens by these
-_INNER = "--"
 _EXPERIMENT = re.compile(r"[A-Za-z][\w./-]*(:\w+)?(\(.*\))?")
 _PATHS = {  # a flag of other programs -> the path of lingo's parameter
     "learning_rate": "optimizer.learning_rate",
@@ -112,7 +118,8 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
     Raises UsageError for mistakes, also for repeated flags and `--undefok`, which absl accepts.
     """
     values, (field, form) = _new_flags(verb.Options), word_field(verb.Options)
-    arguments, inner = _split(name, form, arguments)
+    inner_field, inner_form = word_field(verb.Options, inner=True)
+    arguments, inner = _split(inner_form, arguments)
     written = [list(part) for part in _scan(list(_expand(arguments)), values)]
     for flag in (part[0].partition("=")[0] for part in written):
         if flag.startswith("--") and len(flag) > MAX_FLAG_CHARACTERS:
@@ -138,9 +145,14 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
     for declared in declarations(verb.Options):
         value = values[declared.flag].value
         options[declared.field] = tuple(value) if isinstance(value, list) else value
-    single = _word(name, form, words, values)
+    usage = _usage(name, verb.Options)
+    single = _word(name, "" if inner else form, words, values, usage=usage)
     if field:
-        options[field] = tuple(inner) or buckets.local(name, field, single)
+        options[field] = buckets.local(name, field, single)
+    if inner_field:
+        options[inner_field] = tuple(inner)
+        if not inner and not single:
+            raise UsageError(f"{name} needs a command after --: {usage}")
     return verb.Options(**options, flag_names=frozenset(f for f in values if values[f].present))
 
 
@@ -166,14 +178,10 @@ def arguments(options: VerbOptions, fields: Sequence[str]) -> list[str]:
     return given
 
 
-def _split(name: str, form: str, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+def _split(form: str, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Splits arguments at `--`: (before, after). Nothing is after it if a verb takes no command."""
-    if not form.startswith(_INNER):
-        return arguments, ()
-    end = arguments.index(_INNER) if _INNER in arguments else len(arguments)
-    if not (inner := arguments[end + 1 :]):
-        raise UsageError(f"{name} needs a command after --: {_usage(name, form)}")
-    return arguments[:end], inner
+    end = arguments.index(INNER) if form and INNER in arguments else len(arguments)
+    return arguments[:end], arguments[end + 1 :]
 
 
 def _scan(arguments: Sequence[str], values: flags.FlagValues) -> Iterator[tuple[str, ...]]:
@@ -311,8 +319,10 @@ def _override(name: str, value: str) -> str:
     return ""
 
 
-def _word(name: str, form: str, words: Sequence[str], values: flags.FlagValues) -> str:
-    allowed = bool(form) and not form.startswith(_INNER)
+def _word(
+    name: str, form: str, words: Sequence[str], values: flags.FlagValues, *, usage: str
+) -> str:
+    allowed = bool(form)
     if len(words) > allowed:
         stray = words[allowed]
         after = f" after {form}" if form else ""
@@ -324,7 +334,7 @@ def _word(name: str, form: str, words: Sequence[str], values: flags.FlagValues) 
         meant = f" Did you mean {flag}{bare}?" if flag else ""
         raise UsageError(f"{stray!r} is one word too many: {name} takes flags only{after}.{meant}")
     if not any(words) and allowed and not form.startswith("["):
-        raise UsageError(f"{name} needs a word: {_usage(name, form)}")
+        raise UsageError(f"{name} needs a word: {usage}")
     return words[0] if words else ""
 
 
@@ -411,21 +421,19 @@ def _is_repeatable(declared: Declaration) -> bool:
 # ---- help --------------------------------------------------------------------------------------
 
 
-def _usage(name: str, form: str) -> str:
-    """Returns the usage line of a verb; `form` is its positional argument there, or ""."""
-    parts = ("lingo", name, form, "[--flags]")
-    if form.startswith(_INNER):
-        parts = ("lingo", name, "[--flags]", form)
-    return " ".join(part for part in parts if part)
+def _usage(name: str, cls: type[VerbOptions]) -> str:
+    """Returns the usage line of a verb with its positional arguments."""
+    (_, form), (_, inner) = word_field(cls), word_field(cls, inner=True)
+    return " ".join(part for part in ("lingo", name, form, "[--flags]", inner) if part)
 
 
 def help_text(name: str, verb: Verb) -> str:
     """Returns the text of `lingo VERB --help`: usage, description, examples and flags."""
-    _, form = word_field(verb.Options)
     shown = sorted(map(_describe_flag, declarations(verb.Options)))
     width = max(len(left) for left, _ in shown)
     table = "\n".join(f"  {left:{width}}  {right}" for left, right in shown)
-    return f"usage: {_usage(name, form)}\n\n{(verb.__doc__ or '').strip()}\n\nflags:\n{table}\n"
+    text = (verb.__doc__ or "").strip()
+    return f"usage: {_usage(name, verb.Options)}\n\n{text}\n\nflags:\n{table}\n"
 
 
 def _describe_flag(declared: Declaration) -> tuple[str, str]:

@@ -36,6 +36,9 @@ Value = TypeVar("Value")
 Call = TypeVar("Call")
 Result = TypeVar("Result")
 
+INNER = "--"
+"""The argument that separates a command from the command that it starts."""
+
 _WIDTH = 92  # columns of a docstring's sentence
 _ARGS = "Args:\n"
 
@@ -121,10 +124,13 @@ def declarations(cls: type) -> list[Declaration]:
     ]
 
 
-def word_field(cls: type) -> tuple[str, str]:
-    """Returns (field name, form) of a command's positional argument; ("", "") if it has none."""
+def word_field(cls: type, *, inner: bool = False) -> tuple[str, str]:
+    """Returns (field name, form) of a command's positional argument; ("", "") if it has none.
+
+    If `inner`, it is the field of another command, which stands after `--`.
+    """
     words = [(name, word.form) for name, word in _metadata(cls).items() if isinstance(word, Word)]
-    return words[0] if words else ("", "")
+    return next((word for word in words if word[1].startswith(INNER) == inner), ("", ""))
 
 
 def _metadata(cls: Any) -> dict[str, Option | Word]:

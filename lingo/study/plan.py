@@ -164,14 +164,14 @@ def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
     return done
 
 
-def remaining_commands(request: SweepRequest) -> list[str]:
-    """Returns the command lines of the trials that are not done. Creates nothing.
+def remaining_trials(request: SweepRequest) -> list[Trial]:
+    """Returns the trials that are not done, which another program may run. Creates nothing.
 
     Raises the errors of `run_sweep`, and ParamError if trials depend on earlier results.
     """
     if request.prune:
         raise ParamError(
-            "--prune ends trials of a sweep that runs: leave it out, or leave out --print"
+            "--prune ends trials of a sweep that runs: leave it out, or let `lingo sweep` run them"
         )
     if request.method == "optuna":
         raise ParamError(
@@ -180,7 +180,7 @@ def remaining_commands(request: SweepRequest) -> list[str]:
     points = build_points(request)
     check_settings(request)
     done = find_done(request, points)
-    return [request.trial(n, point).command for n, point in points.items() if n not in done]
+    return [request.trial(n, point) for n, point in points.items() if n not in done]
 
 
 def _resolve(request: SweepRequest, point: Point) -> list[Line]:

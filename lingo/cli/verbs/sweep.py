@@ -36,7 +36,7 @@ from lingo.config.source_files import find_user_files
 from lingo.config.text import Line
 from lingo.contract import build_experiment
 from lingo.study.metric import Metric, check_metric, choose_metric
-from lingo.study.plan import SweepRequest, remaining_commands
+from lingo.study.plan import SweepRequest, remaining_trials
 from lingo.study.pruning import read_pruning
 from lingo.study.report import seed_table, trial_table
 from lingo.study.run import SweepOutcome, launch_locally, run_sweep
@@ -62,9 +62,9 @@ class Options(SweepOptions, ExperimentOptions):
 
 def run(options: Options) -> int:
     """Runs the trials; returns 0, 1 if a trial failed, or 128 + the signal that ended the sweep."""
-    request = _read_request(options)
+    request = read_request(options)
     if options.print:
-        print("".join(f"{line}\n" for line in remaining_commands(request)), end="")
+        print("".join(f"{trial.command}\n" for trial in remaining_trials(request)), end="")
         return 0
     outcome = _run_trials(request, num_workers=options.workers)
     if outcome.results:
@@ -79,7 +79,7 @@ def sweep(options: Options) -> SweepOutcome:
     names = [declared.field for declared in declarations(Options)]
     texts = command.arguments(options, names)
     options = command.read("sweep", cast(Verb, sys.modules[__name__]), texts)  # checks the options
-    return _run_trials(_read_request(options), num_workers=options.workers)
+    return _run_trials(read_request(options), num_workers=options.workers)
 
 
 def _run_trials(request: SweepRequest, *, num_workers: int) -> SweepOutcome:
@@ -89,7 +89,8 @@ def _run_trials(request: SweepRequest, *, num_workers: int) -> SweepOutcome:
     return run_sweep(request, launch=launch, num_workers=num_workers, show=show)
 
 
-def _read_request(options: Options) -> SweepRequest:
+def read_request(options: Options) -> SweepRequest:
+    """Returns the sweep that the flags request; raises ParamError for any mistake in them."""
     if not options.logdir:
         raise UsageError("no directory given: --logdir=DIR")
     if not options.sweep:

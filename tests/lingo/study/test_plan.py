@@ -28,13 +28,13 @@ def test_a_random_search_is_checked_trial_by_trial(request_for):
 
 def test_the_commands_are_those_of_the_trials_that_are_not_done(request_for, finish_run, tmp_path):
     request = request_for("a=1,2,3", sets=["c=5"])
-    assert len(plan.remaining_commands(request)) == 3
+    assert len(plan.remaining_trials(request)) == 3
     assert list(tmp_path.iterdir()) == []
     for number, code in ((0, 0), (1, 8)):
         trial = request.trial(number, {"a": str(number + 1)})
         finish_run(trial, 1.0, code)
     path = request.logdir
-    assert plan.remaining_commands(request) == [
+    assert [trial.command for trial in plan.remaining_trials(request)] == [
         f"lingo train --exp=toy --set=c=5 --logdir={path / '001-a-2'} --set=a=2",
         f"lingo train --exp=toy --set=c=5 --logdir={path / '002-a-3'} --set=a=3",
     ]
@@ -56,10 +56,10 @@ def test_a_trial_with_another_configuration_is_refused_with_the_difference(reque
     trial = request.trial(0, {"a": "1"})
     finish_run(trial, 1.0)
     with pytest.raises(ChangedSweep, match=r"000-a-1 was begun as another sweep:\n  c: 5 -> 6\n"):
-        plan.remaining_commands(request_for("a=1", sets=["c=6"]))
-    assert plan.remaining_commands(request_for("a=1", sets=["c=5", "max_steps=9"]))
+        plan.remaining_trials(request_for("a=1", sets=["c=6"]))
+    assert plan.remaining_trials(request_for("a=1", sets=["c=5", "max_steps=9"]))
     (trial.path / "checkpoints/step_00000007").rmdir()
-    assert plan.remaining_commands(request_for("a=1", sets=["c=6"]))  # there is nothing to resume
+    assert plan.remaining_trials(request_for("a=1", sets=["c=6"]))  # there is nothing to resume
 
 
 def test_a_trial_with_other_code_is_refused_by_file(request_for, finish_run):
@@ -70,14 +70,14 @@ def test_a_trial_with_other_code_is_refused_by_file(request_for, finish_run):
     finish_run(trial, 1.0)
     used = {"source": source_record.to_json(with_digest("1").source)}
     write_json(trial.path / "environment.json", used)
-    assert len(plan.remaining_commands(with_digest("1"))) == 1
+    assert len(plan.remaining_trials(with_digest("1"))) == 1
     with pytest.raises(ChangedSweep, match=r"/here/mine.py \(was: .*000-a-1/source/mine.py\)"):
-        plan.remaining_commands(with_digest("2"))
+        plan.remaining_trials(with_digest("2"))
 
 
 def test_a_search_that_learns_has_no_commands_to_print(request_for):
     with pytest.raises(ParamError, match="there are no commands to print"):
-        plan.remaining_commands(request_for("a=1,2", method="optuna", num_trials=2))
+        plan.remaining_trials(request_for("a=1,2", method="optuna", num_trials=2))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.study.metric import Reading
-from lingo.study.plan import ChangedSweep, remaining_commands
+from lingo.study.plan import ChangedSweep, remaining_trials
 from lingo.study.pruning import Pruner, read_pruning
 from lingo.study.run import run_sweep
 
@@ -240,7 +240,7 @@ def test_with_optuna_a_resumed_sweep_proposes_the_same_points(request_for, finis
 
 def test_commands_for_a_cluster_cannot_be_pruned(request_for):
     with pytest.raises(ParamError, match="--prune ends trials of a sweep that runs"):
-        remaining_commands(request_for("a=1,2", prune="median"))
+        remaining_trials(request_for("a=1,2", prune="median"))
 
 
 def test_a_trial_that_fails_after_a_bad_report_has_failed_and_is_tried_again(
