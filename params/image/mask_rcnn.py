@@ -158,7 +158,7 @@ def _inputs(
 def scenes(
     trunk: Trunk = "resnet",
     positions: Positions = "relative",
-    num_steps: int = 2400,
+    num_steps: int = 2000,
     batch_size: int = 16,
 ):
     """A small Mask R-CNN that finds and cuts out ten digits in images of 96 x 96 pixels.
