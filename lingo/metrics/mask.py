@@ -1,5 +1,8 @@
 """Masks of objects on the host: pasted into images, and read and written as COCO's run lengths.
 
+A mask of a box has M x M bins, in inputs and predictions alike: uint8 or bool, 0 or 1, or floats,
+the probability that the bin belongs to the object.
+
 A mask's run lengths count its pixels column by column: zeros, then ones, then zeros, and so on; the
 first count is 0 if the first pixel is a one. COCO has them as lists and, compressed, as texts.
 
@@ -19,6 +22,10 @@ import numpy as np
 from lingo.config.base.errors import MissingPackage
 from lingo.config.params import ParamError
 
+MAX_COUNT = 1 << 26
+"""Run lengths in batches are less than this number of pixels: `detection_table` packs two of them
+into a float64."""
+
 _SLACK = 1.0  # pixels by which a polygon may exceed its image; pycocotools cuts the excess off
 _LEAST_NUMBERS = 6  # of a polygon: three corners
 _HEAD = 48  # the code of the character that stands for 0
@@ -30,7 +37,7 @@ def paste_masks(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int]) 
     """Returns masks in the pixels of their image, bool [D, H, W]; see `paste_mask`.
 
     Args:
-        masks: [D, M, M], floats in 0..1 or bool, or uint8 in 0..255: the mask inside each box.
+        masks: [D, M, M], in 0..1, any type: the mask inside each box.
         boxes: [D, 4], as fractions of the image.
         size: (H, W).
 
@@ -44,29 +51,32 @@ def paste_masks(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int]) 
 def paste_mask(mask: np.ndarray, box: np.ndarray, *, size: tuple[int, int]) -> np.ndarray:
     """Returns a box's mask in the pixels of its image, bool [H, W] (He et al. 2017, sec. 3.1).
 
-    A pixel belongs to the mask if the bilinear interpolation at its centre is at least half of the
-    highest level. Bins outside of the box are 0.
+    A pixel belongs to the mask if the bilinear interpolation at its centre is at least 1/2. Bins
+    outside of the box are 0.
 
     Args:
-        mask: [M, M]: floats in 0..1 or bool, or uint8 in 0..255.
+        mask: [M, M], in 0..1, any type.
         box: [4]: (top, left, bottom, right) as fractions of the image; it may exceed the image.
         size: (H, W).
 
-    >>> paste_mask(np.array([[255, 0]] * 2, np.uint8), np.array([0, 0, 1, 1]), size=(1, 4))
+    Raises ValueError for a mask with levels above 1, such as 0..255.
+
+    >>> paste_mask(np.array([[1, 0]] * 2, np.uint8), np.array([0, 0, 1, 1]), size=(1, 4))
     array([[ True,  True, False, False]])
     """
+    if (most := mask.max()) > 1:
+        raise ValueError(f"a mask has the level {most}, but masks are in 0..1: divide by {most}")
     pasted = np.zeros(size, bool)
     top, left, bottom, right = np.asarray(box, np.float64).tolist()
     if not (top < bottom and left < right):
         return pasted
-    half = 127.5 if mask.dtype == np.uint8 else 0.5
     padded = np.pad(np.asarray(mask, np.float64), (1, 2))
     rows, below, down = _places(top * size[0], bottom * size[0], size[0], len(mask))
     columns, before, across = _places(left * size[1], right * size[1], size[1], len(mask))
     down = down[:, None]
     tall = (1 - down) * padded[below] + down * padded[below + 1]  # [rows, M + 3]
     values = (1 - across) * tall[:, before] + across * tall[:, before + 1]
-    pasted[rows, columns] = values >= half
+    pasted[rows, columns] = values >= 0.5
     return pasted
 
 
@@ -103,7 +113,8 @@ def run_lengths(mask: np.ndarray) -> np.ndarray:
 def write_run_lengths(counts: Sequence[int] | np.ndarray, row: np.ndarray, *, where: str) -> None:
     """Writes run lengths into the first elements of `row`, int32 [max_runs].
 
-    Raises ParamError, which begins with `where`, if the row is too short.
+    Raises ParamError, which begins with `where`, if the row is too short, or a count is not below
+    `MAX_COUNT`.
 
     >>> row = np.zeros(3, np.int32)
     >>> write_run_lengths([1, 3], row, where="a glyph")
@@ -114,6 +125,11 @@ def write_run_lengths(counts: Sequence[int] | np.ndarray, row: np.ndarray, *, wh
         raise ParamError(
             f"{where} has a mask of {len(counts)} runs, more than max_runs={len(row)}: set it to"
             f" {len(counts)} or more"
+        )
+    if (most := np.max(counts, initial=0)) >= MAX_COUNT:
+        raise ParamError(
+            f"{where} has a mask with a run of {most:,} pixels, and average precisions take runs"
+            f" below {MAX_COUNT:,}: make the image smaller, or leave max_runs unset"
         )
     row[: len(counts)] = counts
 

@@ -26,7 +26,7 @@ from lingo.config.base.errors import MissingPackage
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.metrics.classification import table_slots
-from lingo.metrics.mask import compress_run_lengths, paste_mask, run_lengths
+from lingo.metrics.mask import MAX_COUNT, compress_run_lengths, paste_mask, run_lengths
 
 RESULTS = (
     "ap",
@@ -44,9 +44,6 @@ RESULTS = (
 )
 """COCO's 12 numbers, in COCO's order: average precision, then average recall."""
 
-MAX_COUNT = 1 << 26
-"""Each run length is less than this number, so an image with masks has fewer pixels."""
-
 
 class _Digits(NamedTuple):
     """Digits that are packed into one float64."""
@@ -56,6 +53,7 @@ class _Digits(NamedTuple):
 
 
 _LEVELS, _RUNS = _Digits(256, 6), _Digits(MAX_COUNT, 2)
+_TOP = _LEVELS.base - 1  # the level of probability 1
 
 
 def detection_table(
@@ -76,10 +74,11 @@ def detection_table(
             example of masks; `image_ids`, int [B]; `image_sizes`, int [B, 2], height and width in
             pixels, by default the size of `images`; `canvas_sizes`, float [B, 2], height and width
             of images with their padding, below or on the right, if boxes are fractions of these;
-            `mask_counts`, int [B, M, K], run lengths in images of `image_sizes`, zeros at the end.
+            `mask_counts`, int [B, M, K], run lengths below `MAX_COUNT` in images of `image_sizes`,
+            zeros at the end.
         predictions: `boxes`, float [B, D, 4]; `box_labels`, int [B, D], 0 for none; `box_scores`,
-            float [B, D]. They may have `masks`, [B, D, S, S], inside the boxes: uint8, or floats in
-            0..1, which are rounded to 256 levels. `paste_mask` puts them into the image.
+            float [B, D]. They may have `masks`, [B, D, S, S] in 0..1, inside the boxes, which are
+            rounded to 256 levels. `paste_mask` puts them into the image.
         num_examples: N, at least the number of images in the whole pass.
 
     Returns:
@@ -146,9 +145,8 @@ def _pack_masks(masks: tf.Tensor) -> tf.Tensor:
     """Returns predicted masks, [B, D, S, S], as float64 [B, D, ceil(S S / 6) + 1]."""
     shape: Any = masks.shape
     side = shape[-1]
-    if masks.dtype != tf.uint8:
-        masks = tf.round(tf.clip_by_value(tf.cast(masks, tf.float32), 0.0, 1.0) * 255.0)
-    packed = _pack(tf.reshape(masks, [-1, shape[1], side * side]), _LEVELS)
+    levels = tf.round(tf.clip_by_value(tf.cast(masks, tf.float32), 0.0, 1.0) * float(_TOP))
+    packed = _pack(tf.reshape(levels, [-1, shape[1], side * side]), _LEVELS)
     return tf.pad(packed, [[0, 0], [0, 0], [0, 1]], constant_values=side)
 
 
@@ -234,8 +232,8 @@ def _found_segmentation(
 ) -> dict[str, Any]:
     """Returns a predicted mask in COCO's layout, from its packed levels and its box, [4]."""
     side = int(packed[-1])
-    levels = _unpack(packed[:-1], _LEVELS)[: side * side].astype(np.uint8).reshape(side, side)
-    counts = run_lengths(paste_mask(levels, box, size=size))
+    levels = _unpack(packed[:-1], _LEVELS)[: side * side].reshape(side, side)
+    counts = run_lengths(paste_mask(levels / _TOP, box, size=size))
     return {"size": [*size], "counts": counts.tolist()}
 
 
@@ -251,8 +249,8 @@ def coco_detections(
 
     Args:
         predictions: `boxes`, float [B, D, 4], in 0..1; `box_labels`, int [B, D], 0 for none;
-            `box_scores`, float [B, D]; perhaps `masks`, [B, D, S, S], uint8 or floats in 0..1,
-            inside the boxes: each entry then has a `segmentation`, run lengths as a text.
+            `box_scores`, float [B, D]; perhaps `masks`, [B, D, S, S] in 0..1, inside the boxes:
+            each entry then has a `segmentation`, run lengths as a text.
         image_ids: int [B].
         image_sizes: [B, 2], height and width in pixels.
         canvas_sizes: [B, 2], as in `detection_table`, for padded images; None: there is no padding.

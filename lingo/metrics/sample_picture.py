@@ -95,7 +95,7 @@ class Boxes(NamedTuple):
 
     boxes: np.ndarray  # [M, 4], floats: (top, left, bottom, right) as fractions of the image
     names: Sequence[str]  # [M]; long names are cut
-    masks: np.ndarray | None = None  # [M, S, S], in 0..1, or bool, inside the boxes; None: no masks
+    masks: np.ndarray | None = None  # [M, S, S], in 0..1, inside the boxes; None: no masks
 
 
 def box_image(
@@ -136,9 +136,8 @@ def _draw_masks(
     """Returns a picture with a colour over the pixels of masks."""
     if content.masks is None or not len(content.masks):
         return picture
-    pixels, masks = np.asarray(picture), np.asarray(content.masks, np.float64)
-    size = (picture.height, picture.width)
-    is_covered = np.any(paste_masks(masks, content.boxes, size=size), axis=0)[..., None]
+    pixels, size = np.asarray(picture), (picture.height, picture.width)
+    is_covered = np.any(paste_masks(content.masks, content.boxes, size=size), axis=0)[..., None]
     mixed = np.rint((1 - _MASK_SHARE) * pixels + _MASK_SHARE * np.array(colour))
     return Picture.fromarray(np.where(is_covered, mixed, pixels).astype(np.uint8))
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.ops.shape import size_of
+from lingo.ops.shape import size_of, sizes_of
 
 VARIANCES = (0.1, 0.2)
 """Centre offsets and log size ratios in codes are divided by these numbers, so that both have about
@@ -256,7 +256,7 @@ def select_detections(
     """Returns the likeliest boxes that do not overlap likelier boxes of their class.
 
     Args:
-        boxes: float32 [B, A, 4].
+        boxes: float32 [B, A, K, 4], a box for each class, or [B, A, 1, 4], one for all classes.
         scores: float32 [B, A, K] in 0..1, for the classes 1..K.
         min_score: boxes of this score or less are dropped; not negative.
         max_overlap: largest intersection over union of two boxes of a class, 0..1.
@@ -264,65 +264,19 @@ def select_detections(
         max_detections: D, the number of boxes per image; less if all classes together have fewer
             candidates.
 
-    >>> boxes = tf.constant([[[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]]])
+    >>> boxes = tf.constant([[[[0.0, 0.0, 1.0, 1.0]], [[0.0, 0.0, 1.0, 0.9]]]])
     >>> limits = {"min_score": 0.1, "max_overlap": 0.5, "max_per_class": 2, "max_detections": 2}
     >>> select_detections(boxes, tf.constant([[[0.5], [0.75]]]), **limits).scores.numpy()
     array([[0.75, 0.  ]], dtype=float32)
     """
     num_candidates = min(max_per_class, size_of(scores, 1))
-    top, index = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), num_candidates)
-    candidates = tf.gather(boxes, index, batch_dims=1)
-    limits = {"max_overlap": max_overlap, "max_detections": max_detections}
-    return _keep_likeliest(candidates, top, min_score=min_score, **limits)
-
-
-def select_class_detections(
-    boxes: tf.Tensor,
-    scores: tf.Tensor,
-    *,
-    min_score: float,
-    max_overlap: float,
-    max_per_class: int,
-    max_detections: int,
-) -> Detections:
-    """Returns the detections of `select_detections` from boxes that differ by class.
-
-    Args:
-        boxes: float32 [B, A, K, 4], a box for each class.
-        scores: float32 [B, A, K] in 0..1, for the classes 1..K.
-        min_score: as in `select_detections`, like the other limits.
-        max_overlap: largest intersection over union of two boxes of a class, 0..1.
-        max_per_class: M.
-        max_detections: D.
-
-    >>> boxes = tf.constant([[[[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.5, 0.5]]]])
-    >>> limits = {"min_score": 0.1, "max_overlap": 0.5, "max_per_class": 2, "max_detections": 2}
-    >>> select_class_detections(boxes, tf.constant([[[0.2, 0.7]]]), **limits).labels.numpy()
-    array([[2, 1]], dtype=int32)
-    """
-    num_candidates = min(max_per_class, size_of(scores, 1))
-    top, index = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), num_candidates)
-    candidates = tf.gather(tf.transpose(boxes, [0, 2, 1, 3]), index, batch_dims=2)
-    limits = {"max_overlap": max_overlap, "max_detections": max_detections}
-    return _keep_likeliest(candidates, top, min_score=min_score, **limits)
-
-
-def _keep_likeliest(
-    candidates: tf.Tensor,
-    top: tf.Tensor,
-    *,
-    min_score: float,
-    max_overlap: float,
-    max_detections: int,
-) -> Detections:
-    """Returns the likeliest candidates of each image, without those that likelier ones suppress.
-
-    Candidates, float32 [B, K, M, 4], have the scores `top`, [B, K, M], in falling order within each
-    class.
-    """
+    top, index = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), num_candidates)  # [B, K, M]
+    if size_of(boxes, 2) == 1:
+        candidates = tf.gather(tf.squeeze(boxes, 2), index, batch_dims=1)
+    else:
+        candidates = tf.gather(tf.transpose(boxes, [0, 2, 1, 3]), index, batch_dims=2)
     is_kept = suppress(candidates, max_overlap=max_overlap) & (top > min_score)
-    sizes: Any = top.shape
-    _, num_classes, num_each = sizes
+    _, num_classes, num_each = sizes_of(top)
     size = num_classes * num_each
     flat = tf.reshape(tf.where(is_kept, top, 0.0), [-1, size])
     best, position = tf.math.top_k(flat, min(max_detections, size))

@@ -186,7 +186,9 @@ def _on_pod(
     cfg.all(BatchNorm).set(statistics_over=statistics_over)
     if folder is not None:
         crop = {"size": SCALINGS[name].image_size, "padding": 0, "flip_rate": 0.0}  # all of it
-        cfg.train_input.set(augment=train_example, augment_arguments=crop | {"auto": True})
+        cfg.train_input.set(
+            augment=train_example, augment_arguments=crop | {"uses_auto_augment": True}
+        )
     return cfg.set(
         accumulation_steps=accumulation_steps,
         runtime=Mesh.params(data=data, shard_update=True),

@@ -70,63 +70,8 @@ def r50(
         --set='init_from.rename={model/trunk/(.*): model/\\1}'
     """
     layers = resnet(num_layers=50, num_classes=1)
-    return on_coco(
-        layers,
-        batch_size=batch_size,
-        num_steps=num_steps,
-        jitter=jitter,
-        size=size,
-        data=data,
-        split=split,
-        folder=folder,
-    )
-
-
-@experiment
-def bot50(
-    batch_size: int = 64,
-    num_steps: int = 133_073,
-    jitter: tuple[float, float] = (0.1, 2.0),
-    size: int = 1024,
-    data: int = 64,
-    split: int = 1,
-    folder: str | None = None,
-):
-    """As r50, with attention in the last three blocks; 39,746,869 weights (Srinivas et al. 2021).
-
-    It trains for 72 epochs, with images scaled by factors from 0.1 to 2. The rate drops after the
-    same shares of the steps as in `r50`. The attention sees 64 x 64 positions, then 32 x 32.
-
-    lingo diff --exp=image.mask_rcnn.r50 --exp=image.mask_rcnn.bot50
-    lingo show --exp=image.mask_rcnn.bot50 --weights
-    """
-    layers = botnet(num_layers=50, num_classes=1, image_shape=(size, size, 3))
-    return on_coco(
-        layers,
-        batch_size=batch_size,
-        num_steps=num_steps,
-        jitter=jitter,
-        size=size,
-        data=data,
-        split=split,
-        folder=folder,
-    )
-
-
-def on_coco(
-    layers: list[Any],
-    *,
-    batch_size: int,
-    num_steps: int = 22_500,
-    jitter: tuple[float, float] = (1.0, 1.0),
-    size: int = 1024,
-    data: int,
-    split: int,
-    folder: str | None,
-):
-    """Returns an experiment that trains Mask R-CNN on a network, a list of layers with its head."""
     model = MaskRcnn.params(trunk=Backbone.params(layers=layers[:-1]))
-    model.all(BatchNorm).set(statistics_over=math.gcd(8, batch_size), decay=0.997, epsilon=1e-4)
+    _set_norms(model, batch_size)
     rate = scale_linearly(0.08, batch_size=batch_size, base_batch_size=64)
     first = 500 * num_steps // 22_500
     drops = [num_steps * part // 9 - first for part in (6, 8)]
@@ -157,6 +102,35 @@ def on_coco(
     return cfg.set(runtime=mesh) if data * split > 1 else cfg
 
 
+@experiment
+def bot50(
+    batch_size: int = 64,
+    num_steps: int = 133_073,
+    jitter: tuple[float, float] = (0.1, 2.0),
+    size: int = 1024,
+    data: int = 64,
+    split: int = 1,
+    folder: str | None = None,
+):
+    """As r50, with attention in the last three blocks; 39,746,869 weights (Srinivas et al. 2021).
+
+    It trains for 72 epochs, with images scaled by factors from 0.1 to 2. The rate drops after the
+    same shares of the steps as in `r50`. The attention sees 64 x 64 positions, then 32 x 32.
+
+    lingo diff --exp=image.mask_rcnn.r50 --exp=image.mask_rcnn.bot50
+    lingo show --exp=image.mask_rcnn.bot50 --weights
+    """
+    cfg = r50(batch_size, num_steps, jitter, size, data, split, folder)
+    layers = botnet(num_layers=50, num_classes=1, image_shape=(size, size, 3))
+    cfg.task.model.trunk.layers = layers[:-1]
+    _set_norms(cfg.task.model, batch_size)
+    return cfg
+
+
+def _set_norms(model: Any, batch_size: int) -> None:
+    model.all(BatchNorm).set(statistics_over=math.gcd(8, batch_size), decay=0.997, epsilon=1e-4)
+
+
 def _inputs(
     folder: str | None, batch_size: int, size: int, jitter: tuple[float, float]
 ) -> dict[str, Any]:
@@ -184,7 +158,7 @@ def _inputs(
 def scenes(
     trunk: Trunk = "resnet",
     positions: Positions = "relative",
-    num_steps: int = 2400,
+    num_steps: int = 2000,
     batch_size: int = 16,
 ):
     """A small Mask R-CNN that finds and cuts out ten digits in images of 96 x 96 pixels.

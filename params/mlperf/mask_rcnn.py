@@ -18,7 +18,7 @@ from lingo.models.image.resnet import resnet
 from lingo.optim import Frozen, Piecewise, Warmup, epochs_to_steps
 from lingo.trainer.mlperf.rules import Benchmark
 from lingo.trainer.mlperf.run_log import MlperfLog
-from params.image.mask_rcnn import FIRST_LAYERS, TRAIN_IMAGES, on_coco, scenes
+from params.image.mask_rcnn import FIRST_LAYERS, TRAIN_IMAGES, r50, scenes
 
 TARGETS = (0.377, 0.339)  # average precisions of boxes and masks
 REFERENCE_BATCH = 16
@@ -106,8 +106,7 @@ def _recipe(
     drops: list[int],
 ) -> Any:
     """Returns Mask R-CNN with ResNet-50 and a schedule of two drops, in steps from the start."""
-    layers = resnet(num_layers=50, num_classes=1)
-    cfg = on_coco(layers, batch_size=batch_size, data=data, split=split, folder=folder)
+    cfg = r50(batch_size, data=data, split=split, folder=folder)
     cfg.optimizer.learning_rate = rate
     cfg.optimizer.schedule = Warmup.params(
         num_steps=warmup_steps,

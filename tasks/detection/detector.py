@@ -18,6 +18,7 @@ from lingo.metrics.mean_average_precision import detection_table
 from lingo.metrics.media import Media
 from lingo.metrics.metric import weighted_mean
 from lingo.metrics.sample_picture import Boxes, box_image
+from lingo.ops.boxes import select_detections
 from tasks.image.levels import Levels, check_levels, normalize_levels
 from tasks.image.offers import check_images, check_offers
 
@@ -116,6 +117,23 @@ class Detector(Task, interface=True):
         """Returns the names of all labels, or their numbers; "" for label 0, which is no object."""
         names = self.p.class_names
         return ["", *names, *map(str, range(len(names) + 1, self.p.num_classes + 1))]
+
+    def _select(self, boxes: tf.Tensor, scores: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the likeliest boxes of all classes as `predict` does, {name: [B, D, ...]}.
+
+        `boxes`, float32 [B, A, K, 4], or [B, A, 1, 4] for boxes of all classes, are clipped to the
+        image; `scores` are float32 [B, A, K].
+        """
+        p = self.p
+        found = select_detections(
+            tf.clip_by_value(boxes, 0.0, 1.0),
+            scores,
+            min_score=p.min_score,
+            max_overlap=p.max_overlap,
+            max_per_class=p.max_per_class,
+            max_detections=p.max_detections,
+        )
+        return {"boxes": found.boxes, "box_labels": found.labels, "box_scores": found.scores}
 
     # ---- for subclasses
 

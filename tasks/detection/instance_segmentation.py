@@ -20,7 +20,7 @@ from lingo.layers import context
 from lingo.learner.task import Batch
 from lingo.models.detection.mask_rcnn import MaskRcnn, PyramidOutputs
 from lingo.ops import random
-from lingo.ops.boxes import decode_boxes, encode_boxes, select_class_detections
+from lingo.ops.boxes import decode_boxes, encode_boxes
 from lingo.ops.losses import cross_entropy, huber
 from lingo.ops.regions import (
     IGNORED,
@@ -283,7 +283,7 @@ class InstanceSegmentation(Detector):
         return self._detections(self._outputs(batch))
 
     def _detections(self, outputs: PyramidOutputs) -> dict[str, tf.Tensor]:
-        p, proposals = self.p, self._propose(outputs)
+        proposals = self._propose(outputs)
         codes, logits = self.model.classify(outputs.maps, proposals.boxes)
         boxes = decode_boxes(
             tf.cast(codes[:, :, 1:], tf.float32),
@@ -291,22 +291,11 @@ class InstanceSegmentation(Detector):
             max_log_ratio=MAX_LOG_RATIO,
         )
         scores = tf.nn.softmax(tf.cast(logits, tf.float32))[:, :, 1:]
-        found = select_class_detections(
-            tf.clip_by_value(boxes, 0.0, 1.0),
-            tf.where(tf.expand_dims(proposals.is_found, -1), scores, 0.0),
-            min_score=p.min_score,
-            max_overlap=p.max_overlap,
-            max_per_class=p.max_per_class,
-            max_detections=p.max_detections,
-        )
-        masks = tf.sigmoid(self._mask_logits(outputs, found.boxes, found.labels))
-        is_found = tf.reshape(found.labels > 0, [-1, size_of(masks, 1), 1, 1])
-        return {
-            "boxes": found.boxes,
-            "box_labels": found.labels,
-            "box_scores": found.scores,
-            "masks": tf.where(is_found, masks, 0.0),
-        }
+        found = self._select(boxes, tf.where(tf.expand_dims(proposals.is_found, -1), scores, 0.0))
+        labels = found["box_labels"]
+        masks = tf.sigmoid(self._mask_logits(outputs, found["boxes"], labels))
+        is_found = tf.reshape(labels > 0, [-1, size_of(masks, 1), 1, 1])
+        return {**found, "masks": tf.where(is_found, masks, 0.0)}
 
     def _mask_logits(
         self, outputs: PyramidOutputs, boxes: tf.Tensor, labels: tf.Tensor

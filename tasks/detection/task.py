@@ -10,13 +10,7 @@ from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.learner.task import Batch
 from lingo.models.detection.ssd import AnchorOutputs, Ssd
-from lingo.ops.boxes import (
-    decode_boxes,
-    encode_boxes,
-    hard_negatives,
-    match_anchors,
-    select_detections,
-)
+from lingo.ops.boxes import decode_boxes, encode_boxes, hard_negatives, match_anchors
 from lingo.ops.losses import cross_entropy, smooth_l1
 from tasks.detection.detector import Detector, check_share, true_labels
 
@@ -69,16 +63,8 @@ class ObjectDetection(Detector):
         return AnchorOutputs(*(tf.cast(output, tf.float32) for output in outputs))
 
     def _detections(self, outputs: AnchorOutputs) -> dict[str, tf.Tensor]:
-        p = self.p
-        found = select_detections(
-            tf.clip_by_value(decode_boxes(outputs.codes, self._anchors()), 0.0, 1.0),
-            tf.nn.softmax(outputs.logits)[:, :, 1:],
-            min_score=p.min_score,
-            max_overlap=p.max_overlap,
-            max_per_class=p.max_per_class,
-            max_detections=p.max_detections,
-        )
-        return {"boxes": found.boxes, "box_labels": found.labels, "box_scores": found.scores}
+        boxes = decode_boxes(outputs.codes, self._anchors())
+        return self._select(tf.expand_dims(boxes, 2), tf.nn.softmax(outputs.logits)[:, :, 1:])
 
     def _losses(self, outputs: AnchorOutputs, batch: Batch) -> dict[str, tf.Tensor]:
         p, labels, anchors = self.p, true_labels(batch), self._anchors()

@@ -44,7 +44,7 @@ def train_example(
     num_ops: int = 0,
     magnitude: float = 10.0,
     ops: Sequence[str] = EFFICIENTNET_OPS,
-    auto: bool = False,
+    uses_auto_augment: bool = False,
     erasing_rate: float = 0.0,
 ) -> dict[str, np.ndarray]:
     """Crops an image at random; then flips, jitters, augments and erases as the arguments say.
@@ -63,7 +63,7 @@ def train_example(
         num_ops: operations of RandAugment; 0: none.
         magnitude: strength of these operations, usually 5..30.
         ops: names of the operations to choose from.
-        auto: whether AutoAugment's policy `AUTO_AUGMENT_V0` is applied, before RandAugment.
+        uses_auto_augment: whether AutoAugment (`AUTO_AUGMENT_V0`) comes before RandAugment.
         erasing_rate: probability that a rectangle is replaced by noise.
 
     Returns:
@@ -81,7 +81,7 @@ def train_example(
     if jitter:
         amounts = {"brightness": jitter, "contrast": jitter, "saturation": jitter}
         image = color_jitter(image, key, **amounts, hue=jitter / 4)
-    if auto:
+    if uses_auto_augment:
         image = auto_augment(image, key)
     if num_ops:
         image = rand_augment(image, key, num_ops=num_ops, magnitude=magnitude, ops=ops)

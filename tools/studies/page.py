@@ -61,6 +61,15 @@ def mean_over_seeds(results: Results, trials: Sequence[Trial], tag: str, *, digi
     return spread(values, len(trials), digits=digits)
 
 
+def minutes_over_seeds(results: Results, trials: Sequence[Trial]) -> str:
+    """Returns mean and range of the minutes of trainings, evaluations included, as `spread` does.
+
+    A share of the machine's cores takes them, with the programs that run there at the time.
+    """
+    found = [result.seconds / 60 for trial in trials if (result := results.get(trial))]
+    return spread(found, len(trials), digits=0)
+
+
 def spread(values: Sequence[float], num_seeds: int, *, digits: int = 1) -> str:
     """Returns mean and range of the values that some of the seeds have.
 

@@ -23,7 +23,7 @@ from lingo.data.files import DataError
 from lingo.datasets import Prompts
 from lingo.export.formats import Quantize
 from lingo.trainer.trained import Trained
-from tools.studies.page import mean_over_seeds, spread, table
+from tools.studies.page import mean_over_seeds, minutes_over_seeds, table
 from tools.studies.trial import SEEDS, Results, Trial, over_seeds
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "speech_study.md"
@@ -140,7 +140,7 @@ def tables(results: Results) -> dict[str, list[str]]:
     arms = []
     for name, trial in ARMS.items():
         cells = [mean_over_seeds(results, over_seeds(trial), tag) for tag in SETS]
-        arms.append([name, *cells, _minutes(results, over_seeds(trial))])
+        arms.append([name, *cells, minutes_over_seeds(results, over_seeds(trial))])
     files = []
     for form, name in FORMS.items():
         cells = [
@@ -152,9 +152,3 @@ def tables(results: Results) -> dict[str, list[str]]:
         "arms": table(["recognizer", *(f"{name}, %" for name in SETS.values()), "minutes"], arms),
         "files": table(["file", "held-out voices, %", "bytes"], files),
     }
-
-
-def _minutes(results: Results, trials: list[Trial]) -> str:
-    """Returns the mean and range of the minutes of trainings, evaluations included, as a cell."""
-    found = [result.seconds / 60 for one in trials if (result := results.get(one))]
-    return spread(found, len(trials), digits=0)

@@ -14,7 +14,7 @@ import numpy as np
 
 from lingo.data.files import DataError, open_file
 from lingo.data.images.encoded import check_classes
-from lingo.metrics.mask import fill_run_lengths, polygon_run_lengths, read_segmentation
+from lingo.metrics.mask import polygon_run_lengths, read_segmentation
 
 _SLACK = 1.0  # pixels by which a box may exceed its image; the excess is cut off
 _IMAGE = {"id": int, "file_name": str, "height": int, "width": int}
@@ -57,11 +57,6 @@ class Annotations(NamedTuple):
         if isinstance(outline, list):
             return polygon_run_lengths(outline, (height, width))
         return outline
-
-    def mask(self, box: int, image: int) -> np.ndarray:
-        """Returns the mask of a box in its image, bool [height, width]."""
-        height, width = self.image_sizes[image].tolist()
-        return fill_run_lengths(self.run_lengths(box, image), (height, width))
 
 
 class _Truth(NamedTuple):

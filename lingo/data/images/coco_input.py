@@ -26,7 +26,7 @@ from lingo.data.images.decode import Part, PixelBudget, decode_into, part_of
 from lingo.data.images.header import MAX_BYTES, MAX_PIXELS, BrokenImage, read_header
 from lingo.data.images.view import Window
 from lingo.data.index import Progress
-from lingo.metrics.mask import write_run_lengths
+from lingo.metrics.mask import fill_run_lengths, write_run_lengths
 from lingo.ops import random
 from lingo.ops.image.box import Box
 from lingo.ops.image.boxed_image import (
@@ -270,15 +270,19 @@ class CocoInput(IndexedInput):
             example: {name: array}.
         """
         annotations = self._annotations
+        if not annotations.outlines:
+            return
         first = int(annotations.starts[index])
+        height, width = annotations.image_sizes[index].tolist()
         for i in np.flatnonzero(labels).tolist():
+            counts = annotations.run_lengths(first + i, index)
             if "masks" in example:
-                pixels, bins = annotations.mask(first + i, index), example["masks"].shape[-1]
+                pixels, bins = fill_run_lengths(counts, (height, width)), example["masks"].shape[-1]
                 mask = sample_mask(pixels, corners[i], size=bins)
                 example["masks"][i] = mask[:, ::-1] if mirrored else mask
             if "mask_counts" in example:
-                counts, where = annotations.run_lengths(first + i, index), self._path(index)
-                write_run_lengths(counts, example["mask_counts"][i], where=f"{where}: an object")
+                where = f"{self._path(index)}: an object"
+                write_run_lengths(counts, example["mask_counts"][i], where=where)
 
     def _read_part(self, index: int, window: Window) -> Part:
         """Returns the part of an image that is seen; raises DataError for an unexpected size."""

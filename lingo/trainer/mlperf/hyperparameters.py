@@ -133,6 +133,12 @@ class _Reader:
         return None if found is None else [(start or 0) + step for step in found.boundaries]
 
     @property
+    def decay_factor(self) -> float | None:
+        """The factor of the learning rate's first drop; None without a drop."""
+        first, *later = self.field(Piecewise, "values") or [0.0]
+        return _round(later[0] / first) if first and later else None
+
+    @property
     def boundary_epochs(self) -> list[float] | None:
         """The epochs at which the learning rate drops."""
         steps = self.boundaries
@@ -247,13 +253,15 @@ def _ssd(reader: _Reader) -> dict[str, Any]:
 
 
 def _maskrcnn(reader: _Reader) -> dict[str, Any]:
-    values = reader.field(Piecewise, "values")
-    task, (height, width, _) = reader.params.task, reader.image_shape
+    task = reader.params.task
+    # an image as large as fits on its canvas: the canvas's short side bounds the image's short
+    # side, and its long side the long one, as both sizes do in the reference
+    height, width, _ = reader.image_shape
     return {
         "opt_base_learning_rate": reader.rate,
         "opt_learning_rate_warmup_steps": reader.warmup_steps,
         "opt_learning_rate_warmup_factor": reader.field(Warmup, "start"),
-        "opt_learning_rate_decay_factor": _round(values[1] / values[0]) if values else None,
+        "opt_learning_rate_decay_factor": reader.decay_factor,
         "opt_learning_rate_decay_steps": reader.boundaries,
         "num_image_candidates": task.num_proposals,
         "min_image_size": min(height, width),
@@ -274,7 +282,7 @@ def _transformer(reader: _Reader) -> dict[str, Any]:
 
 
 def _gnmt(reader: _Reader) -> dict[str, Any]:
-    boundaries, values = reader.boundaries, reader.field(Piecewise, "values")
+    boundaries = reader.boundaries
     found = {
         "opt_base_learning_rate": reader.rate,
         "opt_learning_rate_alt_decay_func": False,
@@ -288,7 +296,7 @@ def _gnmt(reader: _Reader) -> dict[str, Any]:
     return found | {
         "opt_learning_rate_remain_steps": boundaries[0] + 1,  # the first step of the lower rate
         "opt_learning_rate_decay_interval": intervals.pop() if len(intervals) == 1 else None,
-        "opt_learning_rate_decay_factor": _round(values[1] / values[0]) if values[0] else None,
+        "opt_learning_rate_decay_factor": reader.decay_factor,
         "opt_learning_rate_decay_steps": len(boundaries),
     }
 

@@ -51,7 +51,7 @@ def arrays():
         "found/boxes": (boxes + 0.03 * draw.normal(size=boxes.shape)).astype("f"),
         "found/box_labels": np.where(draw.uniform(size=box_labels.shape) < 0.2, 1, box_labels),
         "found/box_scores": draw.uniform(size=box_labels.shape).astype("f").round(1),  # some equal
-        "found/masks": np.where(masks, 200, 30).astype(np.uint8),
+        "found/masks": np.where(masks, 0.8, 0.1).astype("f"),
     }
 
 

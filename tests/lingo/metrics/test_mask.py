@@ -9,7 +9,9 @@ import pytest
 from pycocotools import mask as coco
 
 from lingo.config.base.errors import MissingPackage
+from lingo.config.params import ParamError
 from lingo.metrics.mask import (
+    MAX_COUNT,
     compress_run_lengths,
     expand_run_lengths,
     fill_run_lengths,
@@ -18,6 +20,7 @@ from lingo.metrics.mask import (
     polygon_run_lengths,
     read_segmentation,
     run_lengths,
+    write_run_lengths,
 )
 
 DRAW = np.random.default_rng(0)
@@ -26,7 +29,7 @@ DRAW = np.random.default_rng(0)
 def slow_paste(mask, box, size):
     """Returns a pasted mask by a loop over pixels and the bins around each."""
     pasted = np.zeros(size, bool)
-    half, num = (127.5 if mask.dtype == np.uint8 else 0.5), len(mask)
+    num = len(mask)
 
     def level(i, j):
         return float(mask[i, j]) if 0 <= i < num and 0 <= j < num else 0.0
@@ -40,7 +43,7 @@ def slow_paste(mask, box, size):
             down, across = y - i, x - j
             first = (1 - down) * level(i, j) + down * level(i + 1, j)
             second = (1 - down) * level(i, j + 1) + down * level(i + 1, j + 1)
-            pasted[r, c] = (1 - across) * first + across * second >= half
+            pasted[r, c] = (1 - across) * first + across * second >= 0.5
     return pasted
 
 
@@ -52,8 +55,8 @@ def test_a_pasted_mask_is_that_of_a_slow_loop(dtype, num_bins):
     boxes[:, 2:] = boxes[:, :2] + DRAW.uniform(0.01, 0.9, [12, 2])
     boxes[0] = [0, 0, 1, 1]
     boxes[1] = [0.5, 0.25, 0.75, 0.5]  # centres of pixels on the rim
-    masks = DRAW.integers(0, 256, [12, num_bins, num_bins]).astype(np.uint8)
-    masks = masks if dtype == "uint8" else (masks / 255).astype("f")
+    masks = DRAW.integers(0, 256, [12, num_bins, num_bins]) / 255
+    masks = (masks.round() if dtype == "uint8" else masks).astype(dtype)
     found = paste_masks(masks, boxes, size=size)
     assert found.any()
     for mask, box, pasted in zip(masks, boxes, found, strict=True):
@@ -69,6 +72,12 @@ def test_a_full_mask_is_its_box_and_an_empty_box_has_no_pixel():
     assert not paste_mask(np.ones([7, 7]), np.zeros(4), size=(8, 8)).any()
     assert not paste_mask(np.ones([7, 7]), box + 3, size=(8, 8)).any()
     assert paste_masks(np.zeros([0, 7, 7]), np.zeros([0, 4]), size=(8, 8)).shape == (0, 8, 8)
+
+
+def test_levels_above_1_are_an_error():
+    mask, box = np.full([2, 2], 255, np.uint8), np.array([0, 0, 1, 1])
+    with pytest.raises(ValueError, match=r"a mask has the level 255, but masks are in 0\.\.1"):
+        paste_mask(mask, box, size=(4, 4))
 
 
 def random_masks():
@@ -90,6 +99,15 @@ def test_run_lengths_are_those_of_pycocotools_and_return():
         np.testing.assert_array_equal(expand_run_lengths(text), counts)
         np.testing.assert_array_equal(fill_run_lengths(counts, mask.shape), mask)
         np.testing.assert_array_equal(fill_run_lengths([*counts, 0, 0], mask.shape), mask)
+
+
+def test_a_run_that_two_to_a_number_do_not_hold_is_an_error():
+    row = np.zeros(3, np.int32)
+    write_run_lengths([0, MAX_COUNT - 1], row, where="x.png: an object")
+    assert row.tolist() == [0, MAX_COUNT - 1, 0]
+    message = r"x\.png: an object has a mask with a run of 67,108,864 pixels, .* below 67,108,864:"
+    with pytest.raises(ParamError, match=message):
+        write_run_lengths([0, MAX_COUNT], row, where="x.png: an object")
 
 
 @pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # of pycocotools

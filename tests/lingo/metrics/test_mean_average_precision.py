@@ -15,11 +15,10 @@ from pycocotools.cocoeval import COCOeval
 from lingo.config.base.errors import MissingPackage
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.metrics.mask import paste_mask, run_lengths
+from lingo.metrics.mask import MAX_COUNT, paste_mask, run_lengths
 from lingo.metrics.mean_average_precision import (
     _LEVELS,
     _RUNS,
-    MAX_COUNT,
     RESULTS,
     _pack,
     _pack_masks,
@@ -253,7 +252,7 @@ def masked_examples():
     near = (np.repeat(bins, 2, 1) + draw.normal(size=[N, 2 * M, S, S]) * 0.3).clip(0, 1)
     found = np.concatenate([near, draw.uniform(size=[N, D - 2 * M, S, S])], 1)
     batch["mask_counts"] = counts[..., : int((counts.any((0, 1))).sum()) + 1]
-    return batch, predictions | {"masks": np.rint(found * 255).astype(np.uint8)}
+    return batch, predictions | {"masks": np.rint(found * 255) / 255}
 
 
 def run_masks_by_hand(batch, predictions, folder):
@@ -305,16 +304,21 @@ def test_sizes_of_batches_and_padding_change_nothing_of_masks(size):
     assert run(batch, predictions, size) == run(batch, predictions, N)
 
 
-def test_masks_of_floats_are_those_of_256_levels():
+def test_masks_are_rounded_to_256_levels_and_integers_are_0_and_1():
     batch, predictions = masked_examples()
-    floats = predictions | {"masks": (predictions["masks"] / 255).astype("f")}
-    assert run(batch, floats, N) == run(batch, predictions, N)
+    near = predictions | {"masks": predictions["masks"] + 0.3 / 255}
+    assert run(batch, near, N) == run(batch, predictions, N)
+    ones = predictions["masks"] > 0.5
+    found = [
+        run(batch, predictions | {"masks": ones.astype(dtype)}, N) for dtype in ("u1", "f", "i8")
+    ]
+    assert found[0] == found[1] == found[2] != run(batch, predictions, N)
 
 
 def test_states_of_masks_keep_all_digits_and_have_the_size_that_is_documented():
     draw = np.random.default_rng(2)
-    levels = draw.integers(0, 256, [1, 2, S, S]).astype(np.uint8)
-    packed = _pack_masks(tf.constant(levels)).numpy()
+    levels = draw.integers(0, 256, [1, 2, S, S])
+    packed = _pack_masks(tf.constant(levels / 255)).numpy()
     np.testing.assert_array_equal(
         _unpack(packed[0, 1, :-1], _LEVELS)[: S * S], levels[0, 1].ravel()
     )

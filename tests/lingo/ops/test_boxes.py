@@ -18,7 +18,6 @@ from lingo.ops.boxes import (
     encode_boxes,
     hard_negatives,
     match_anchors,
-    select_class_detections,
     select_detections,
     suppress,
 )
@@ -296,7 +295,8 @@ def test_suppression_is_greedy(max_overlap):
 )
 def test_detections_are_the_likeliest_of_all_classes_after_suppression_in_each(fields):
     limits = LIMITS | fields
-    found = select_detections(tf.constant(CANDIDATES), tf.constant(SCORES), **limits)
+    boxes = tf.constant(CANDIDATES)[:, :, None]
+    found = select_detections(boxes, tf.constant(SCORES), **limits)
     for i in range(B):
         expected = slow_detections(CANDIDATES[i], SCORES[i], **limits)
         num = len(expected)
@@ -311,7 +311,7 @@ def test_detections_are_the_likeliest_of_all_classes_after_suppression_in_each(f
 def test_with_a_box_for_each_class_detections_are_those_of_the_classes_boxes():
     boxes, scores = random_boxes(2, 12, 3).astype("f"), DRAW.uniform(size=[2, 12, 3]).astype("f")
     limits = {"min_score": 0.2, "max_overlap": 0.4, "max_per_class": 8, "max_detections": 9}
-    found = select_class_detections(tf.constant(boxes), tf.constant(scores), **limits)
+    found = select_detections(tf.constant(boxes), tf.constant(scores), **limits)
     for i in range(2):
         every = []
         for k in range(3):
@@ -326,7 +326,7 @@ def test_with_a_box_for_each_class_detections_are_those_of_the_classes_boxes():
 
 
 def test_a_box_of_one_class_suppresses_none_of_another():
-    boxes = tf.constant([[[0.0, 0.0, 1.0, 1.0]] * 2])
+    boxes = tf.constant([[[[0.0, 0.0, 1.0, 1.0]]] * 2])
     scores = tf.constant([[[0.9, 0.0], [0.8, 0.7]]])
     found = select_detections(boxes, scores, **LIMITS)
     assert found.labels.numpy()[0, :3].tolist() == [1, 2, 0]
@@ -336,7 +336,8 @@ def test_xla_computes_the_same():
     def compute(boxes, labels, anchors, losses, candidates, scores):
         matches = match_anchors(boxes, labels, anchors)
         negatives = hard_negatives(losses, matches.labels > 0)
-        return matches, negatives, select_detections(candidates, scores, **LIMITS)
+        found = select_detections(candidates[:, :, None], scores, **LIMITS)
+        return matches, negatives, found
 
     losses = DRAW_OBJECTS.uniform(size=[B, A]).astype("f")
     args = [tf.constant(x) for x in (BOXES, LABELS, ANCHORS, losses, CANDIDATES, SCORES)]

@@ -57,6 +57,14 @@ def test_colours_operations_and_rectangles_follow_in_this_order() -> None:
     np.testing.assert_array_equal(changed(flip_rate=0.0, jitter=0.4, **fields), image)
 
 
+def test_the_learned_policy_comes_before_chosen_operations() -> None:
+    image = ops.auto_augment(changed(flip_rate=0.0), KEY)
+    np.testing.assert_array_equal(changed(flip_rate=0.0, uses_auto_augment=True), image)
+    image = ops.rand_augment(image, KEY, num_ops=1, magnitude=7, ops=["solarize"])
+    fields: Any = {"num_ops": 1, "magnitude": 7.0, "ops": ("solarize",)}
+    np.testing.assert_array_equal(changed(flip_rate=0.0, uses_auto_augment=True, **fields), image)
+
+
 def test_an_evaluation_sees_the_middle() -> None:
     found = eval_example(EXAMPLE, KEY, size=21)["images"]
     expected = ops.center_crop(ops.resize_short_side(IMAGE, 24), (21, 21))

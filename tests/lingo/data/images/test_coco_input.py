@@ -11,6 +11,7 @@ from PIL import Image
 
 from lingo.config.params import ParamError
 from lingo.data.files import DataError
+from lingo.data.images import coco_annotations
 from lingo.data.images.coco_annotations import read_annotations
 from lingo.data.images.coco_input import CocoInput
 from lingo.data.images.decode import PixelBudget, decode_into, part_of
@@ -346,6 +347,20 @@ def test_masks_of_all_kinds_are_sampled_in_their_boxes_and_counted_in_the_image(
     assert batch["masks"].dtype == np.uint8
     assert not batch["masks"][0, 3].any()
     assert not batch["mask_counts"][0, 3].any()
+
+
+def test_each_polygon_is_drawn_once(tmp_path, monkeypatch):
+    drawn = []
+
+    def draw(polygons, size):
+        drawn.append(size)
+        return polygon_run_lengths(polygons, size)
+
+    write_masks(tmp_path)
+    data = coco(tmp_path, mask_size=M, max_runs=300, batch_size=1)
+    monkeypatch.setattr(coco_annotations, "polygon_run_lengths", draw)
+    data.batch(0)
+    assert drawn == [(HEIGHT, WIDTH)]  # the other objects of the image are run lengths
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,14 @@ def test_a_rate_that_begins_at_zero_has_no_factor(settings):
     assert "opt_learning_rate_decay_factor" not in read(params, "gnmt")
 
 
+def test_a_rate_without_a_drop_has_no_factor(settings):
+    params = settings("maskrcnn")
+    params.optimizer.schedule.then.set(boundaries=[], values=[1.0])
+    found = read(params, "maskrcnn")
+    assert "opt_learning_rate_decay_factor" not in found
+    assert found["opt_learning_rate_decay_steps"] == []
+
+
 def test_a_schedule_of_parts_says_where_the_fall_begins(settings):
     found = read(settings("dlrm"), "dlrm")
     assert found["opt_learning_rate_warmup_steps"] == 2750
