@@ -12,6 +12,7 @@ before it computes gradients, and adds up the gradients of micro-batches (Huang 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from lingo.inspection.plan import memory, workload
 from lingo.inspection.plan.exchange import unit_part
 from lingo.inspection.plan.hardware import Hardware
 from lingo.inspection.plan.network import Network
-from lingo.inspection.plan.table import duration
+from lingo.inspection.plan.table import IS_PREDICTION, duration
 from lingo.inspection.weight_table import Columns, align_columns
 from lingo.layers.flops import (
     BATCH,
@@ -37,6 +38,7 @@ from lingo.layers.flops import (
     tensor_number,
 )
 from lingo.layers.layer import Layer
+from lingo.layers.stacks.micro_batches import first_shape
 from lingo.learner.state import FLOAT_BYTES, Learner
 from lingo.mesh.pipeline import Schedule
 from lingo.mesh.rules import RECIPES
@@ -240,23 +242,22 @@ def text(plan: StagePlan, name: str) -> str:
         f" in {len(stages)} stages on {len(stages)} x {hardware.name} of"
         f" {size(hardware.memory_bytes)}"
     )
-    fits = "fits" if plan.fits else "does not fit: take more stages or micro-batches, or other"
     weights = sum(stage.bytes["weights"] for stage in stages)
+    advice = "it fits" if plan.fits else "it does not fit: take more stages or micro-batches"
     lines = [
-        f"{size(weights)} of weights; the largest stage needs {size(largest.total_bytes)},"
-        f" and {hardware.name} has {size(hardware.memory_bytes)}: it {fits}"
-        + ("" if plan.fits else " hardware"),
+        f"{size(weights)} of weights; the largest stage needs {size(largest.total_bytes)}, and"
+        f" {hardware.name} has {size(hardware.memory_bytes)}: {advice}",
         f"bubble {plan.schedule.bubble_fraction:.1%}, step {duration(plan.step_seconds)},"
         f" utilization {plan.utilization:.1%}",
     ]
-    note = (
-        f"{plan.schedule.num_micro_batches} micro-batches of {list(list_shapes(plan.shape)[0])};"
-        " seconds are of one micro-batch, with sending; backward computes forward again. A"
-        " prediction, not a measurement."
+    shape = list(first_shape(plan.shape))
+    note = textwrap.fill(
+        f"{plan.schedule.num_micro_batches} micro-batches of {shape}. {IS_PREDICTION} Seconds are of"
+        " a micro-batch, with sending; a backward pass computes the forward pass again.",
+        100,
     )
-    return "\n".join(
-        [f"{title}\n{note}\n", align_columns(_columns(stages)), "".join(f"{x}\n" for x in lines)]
-    )
+    end = "".join(f"{line}\n" for line in lines)
+    return "\n".join([f"{title}\n{note}\n", align_columns(_columns(stages)), end])
 
 
 def _columns(stages: Sequence[Stage]) -> Columns:
