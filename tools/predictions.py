@@ -4,8 +4,9 @@ It also draws a picture.
 
 Published: each row is a registered experiment on the mesh and with the batch of the publication.
 Nothing in the model is fitted to a row, nor to all of them. Recipes: the place of published meshes
-among all. Pipelines: the speed-ups of GPipe. Scaling: machines of PowerAI DDL. Ranking: each row is a mesh that
-`python -m tools.bench plan` predicted and measured, a line of docs/results/plan_ranking.jsonl.
+among all. Pipelines: the speed-ups of GPipe. Scaling: machines of PowerAI DDL. Ranking: each row is
+a mesh that `python -m tools.bench plan` predicted and measured, a line of
+docs/results/plan_ranking.jsonl.
 """
 
 from __future__ import annotations

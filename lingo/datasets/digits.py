@@ -1,7 +1,7 @@
 """Handwritten digits that come with Python packages: real images that need no further download.
 
-The two sets are separate collections: scikit-learn's was made by Alpaydin and Kaynak (1998), MNIST's
-by NIST. No image is in both, and none is twice in one of them.
+The two sets are separate collections: scikit-learn's was made by Alpaydin and Kaynak (1998),
+MNIST's by NIST. No image is in both, and none is twice in one of them.
 """
 
 from __future__ import annotations

@@ -104,7 +104,9 @@ def _is_shape(shape: Any) -> bool:
 
 def list_shapes(shape: Any) -> list[Any]:
     """Returns a list of the shapes in nested tuples of shapes; a single shape is a list of one."""
-    return [shape] if _is_shape(shape) else [single for part in shape for single in list_shapes(part)]
+    return (
+        [shape] if _is_shape(shape) else [single for part in shape for single in list_shapes(part)]
+    )
 
 
 _record: contextvars.ContextVar[Record | None] = contextvars.ContextVar("record", default=None)

