@@ -1,9 +1,12 @@
-"""`python -m tools.predictions`: writes the tables of two pages, docs/plan*.md, and a picture.
+"""`python -m tools.predictions`: writes tables of three pages, docs/plan*.md and allreduce.md.
+
+It also draws a picture.
 
 Published: each row is a registered experiment on the mesh and with the batch of the publication.
 Nothing in the model is fitted to a row, nor to all of them. Recipes: the place of published meshes
-among all. Pipelines: the speed-ups of GPipe. Ranking: each row is a mesh that
-`python -m tools.bench plan` predicted and measured, a line of docs/results/plan_ranking.jsonl.
+among all. Pipelines: the speed-ups of GPipe. Scaling: machines of PowerAI DDL. Ranking: each row is
+a mesh that `python -m tools.bench plan` predicted and measured, a line of
+docs/results/plan_ranking.jsonl.
 """
 
 from __future__ import annotations
@@ -21,20 +24,24 @@ from lingo.config import registry
 from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Estimate, Estimator
-from lingo.inspection.plan.hardware import HARDWARE
+from lingo.inspection.plan.hardware import HARDWARE, Hardware
 from lingo.inspection.plan.search import Ranking, rank, rank_own
 from lingo.inspection.plan.table import describe
 from lingo.inspection.plan.workload import Workload, workload
+from lingo.mesh.allreduce.cost import measure
+from lingo.mesh.allreduce.grid import Axis, make_grid
+from lingo.mesh.allreduce.planner import make_plan
 from lingo.mesh.rules import Recipe
 from lingo.mesh.topology import topology
 from tools.studies.page import fill_tables, table
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = (DOCS / "plan.md", DOCS / "plan_accuracy.md")
+PAGES = (DOCS / "plan.md", DOCS / "plan_accuracy.md", DOCS / "allreduce.md")
 PICTURE = DOCS / "images" / "plan_ranking.png"
 RANKING = DOCS / "results" / "plan_ranking.jsonl"
 
 TPU = HARDWARE["tpu_v3"]
+P100 = HARDWARE["p100"]
 
 
 class Run(NamedTuple):
@@ -64,6 +71,15 @@ class SpeedUp(NamedTuple):
     num_stages: int
     num_micro_batches: int
     factor: float  # that was measured
+
+
+class Replicas(NamedTuple):
+    """A model that GPUs train with a part of each batch."""
+
+    model: str
+    experiment: str
+    images: int  # of a GPU in a step
+    seconds: float | None = None  # of a step on the most GPUs, published
 
 
 def _mesh(rules: Recipe = "1d", **sizes: int) -> Candidate:
@@ -161,7 +177,16 @@ SPEED_UPS = (SpeedUp(4, 32, 3.4), SpeedUp(8, 32, 6.3))
 """Huang et al. 2019, table 2: a Transformer of 48 layers."""
 
 
-def _plan(run: Run) -> tuple[Workload, Estimator]:
+REPLICAS = (
+    # 90 epochs of ImageNet in 50 minutes
+    Replicas("ResNet-50", "image.resnet.resnet50", 32, 50 * 60 / (90 * 1_281_167 / 8192)),
+    Replicas("ResNet-101, 22,000 classes", "image.resnet.resnet101_22k", 20),
+)
+"""Cho et al. 2017 (PowerAI DDL), on 64 machines of four P100."""
+NUM_GPUS = (4, 16, 64, 256)
+
+
+def _plan(run: Run, hardware: Hardware = TPU) -> tuple[Workload, Estimator]:
     """Returns what a run computes, and the estimator of its experiment."""
 
     def build(more: Sequence[str]) -> Experiment:
@@ -169,7 +194,7 @@ def _plan(run: Run) -> tuple[Workload, Estimator]:
         return build_experiment(registry.get(run.experiment, [batch, *more]))
 
     found = workload(build(()))
-    return found, Estimator(found, TPU, build)
+    return found, Estimator(found, hardware, build)
 
 
 def predict(run: Run) -> Estimate:
@@ -184,6 +209,7 @@ def tables() -> dict[str, list[str]]:
         "published": _published(),
         "recipes": _recipes(),
         "pipelines": _pipelines(),
+        "scaling": _scaling(),
         "ranking": _ranking(),
     }
 
@@ -247,6 +273,46 @@ def _pipeline_seconds(**sizes: int) -> float:
     experiment = build(())
     estimator = Estimator(workload(experiment), TPU, build)
     return rank_own(experiment, estimator, TPU).best[0].step_seconds
+
+
+def _scaling() -> list[str]:
+    rows = []
+    for one in REPLICAS:
+        _, estimator = _plan(Run(one.model, one.experiment, one.images, _mesh()), P100)
+        seconds = estimator.estimate(_mesh()).seconds
+        alone = seconds["arithmetic"] + seconds["update"]
+        for num_gpus in NUM_GPUS:
+            exchange = _allreduce_seconds(num_gpus, _num_weights(one.experiment))
+            measured = one.seconds if num_gpus == NUM_GPUS[-1] else None
+            rows.append(
+                [
+                    one.model,
+                    str(num_gpus),
+                    f"{1e3 * alone:.0f}",
+                    f"{1e3 * exchange:.1f}",
+                    f"{alone / (alone + exchange):.0%}",
+                    "-" if measured is None else f"{1 - exchange / measured:.0%}",
+                ]
+            )
+    times = ["arithmetic at the peak, ms", "all-reduce, ms"]
+    return table(["model", "GPUs", *times, "efficiency", "at the published step"], rows)
+
+
+def _num_weights(experiment: str) -> int:
+    task = build_experiment(registry.get(experiment, [])).task
+    return sum(spec.size for spec in task.weights().values())
+
+
+def _allreduce_seconds(num_gpus: int, num_elements: int) -> float:
+    """Returns the predicted time of a sum of float32 over GPUs, in machines of four."""
+    inner, outer = P100.dimensions
+    sizes = [size for size in (num_gpus // inner.size, inner.size) if size > 1]
+    sides = [outer, inner][-len(sizes) :]
+    axes = [
+        Axis(size, side.kind, side.latency, side.bandwidth)
+        for size, side in zip(sizes, sides, strict=True)
+    ]
+    return measure(make_plan("multiring", make_grid(axes)), num_elements).seconds
 
 
 def _ranking() -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lingo.datasets.blob_input import BlobInput
-from lingo.datasets.digits import Digits
+from lingo.datasets.digits import Digits, MnistDigits
 from lingo.datasets.docstrings import Docstrings, Doctests
 from lingo.datasets.glyph_input import GlyphInput
-from lingo.datasets.glyph_scene_input import GlyphSceneInput
+from lingo.datasets.glyph_scene_input import GlyphSceneInput, LetterSceneInput
 from lingo.datasets.photographs import Photographs
 from lingo.datasets.prompts import Prompts
 from lingo.datasets.sample_table import SampleTable, write_sample_table
@@ -22,6 +22,8 @@ __all__ = [
     "FirstParagraphs",
     "GlyphInput",
     "GlyphSceneInput",
+    "LetterSceneInput",
+    "MnistDigits",
     "Photographs",
     "Prompts",
     "SampleTable",

@@ -270,3 +270,40 @@ def _blend(image: np.ndarray, ink: np.ndarray, box: np.ndarray, colour: np.ndarr
         levels = 255 - levels
     cover = ink[..., None] / 255
     image[top:bottom, left:right] = np.rint(ground + cover * (levels - ground)).astype(np.uint8)
+
+
+# ---- one letter for each image -------------------------------------------------------------------
+
+
+_WIDEST = 0.45  # of `max_height`: with it, the widest glyph of all faces fits into an image
+
+
+class LetterSceneInput(GlyphSceneInput):
+    """Scenes with one letter or digit each, in grey, for classification.
+
+    Batches: `images`, uint8 [B, H, W, 1], the means of the three colours; `labels`, int32 [B].
+    """
+
+    size: int = 32  # H and W, 32 to 1024 pixels
+    num_classes: int = len(CLASSES)  # the first of GlyphInput's classes
+    max_boxes: int = 1  # always 1
+    min_height: float = 0.35  # least height of a glyph, as a share of H
+    max_height: float = 0.45  # largest height of a glyph, as a share of H, at most 0.45
+
+    def check(self) -> None:
+        super().check()
+        p = self.p
+        if p.max_boxes != 1 or p.mask_size is not None or p.max_runs is not None:
+            raise ParamError("max_boxes is 1, without masks: an image has the label of one glyph")
+        if p.max_height > _WIDEST:
+            raise ParamError(
+                f"max_height={p.max_height} is above {_WIDEST}: wide glyphs would not fit"
+            )
+
+    def offers(self) -> dict[str, Any]:
+        return super().offers() | {"image_shape": (self.p.size, self.p.size, 1)}
+
+    def read_indices(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        scenes = super().read_indices(indices)
+        grey = scenes["images"].mean(axis=-1, keepdims=True)
+        return {"images": grey.astype(np.uint8), "labels": scenes["box_labels"][:, 0] - 1}

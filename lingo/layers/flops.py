@@ -60,7 +60,7 @@ class Record(dict["Layer", FlopsCall]):
 
     def output(self, layer: Layer, shape: Any, index: int = 0) -> int:
         """Returns the number of a layer's output `index` for an input with the shape `shape`."""
-        inputs = tuple(map(tensor_number, _shapes(shape)))
+        inputs = tuple(map(tensor_number, list_shapes(shape)))
         key = layer, inputs, index
         return self._outputs.setdefault(key, next(self._numbers))
 
@@ -102,9 +102,11 @@ def _is_shape(shape: Any) -> bool:
     return not (shape and isinstance(shape[0], Sequence))
 
 
-def _shapes(shape: Any) -> list[Any]:
+def list_shapes(shape: Any) -> list[Any]:
     """Returns a list of the shapes in nested tuples of shapes; a single shape is a list of one."""
-    return [shape] if _is_shape(shape) else [single for part in shape for single in _shapes(part)]
+    return (
+        [shape] if _is_shape(shape) else [single for part in shape for single in list_shapes(part)]
+    )
 
 
 _record: contextvars.ContextVar[Record | None] = contextvars.ContextVar("record", default=None)

@@ -45,6 +45,7 @@ def imagenet_experiment(
     max_steps: int,
     label_smoothing: float = 0.0,
     eval_side: float = 0.875,
+    num_classes: int = NUM_CLASSES,
 ) -> Any:
     """Returns an experiment that trains layers on images of size x size pixels.
 
@@ -54,19 +55,26 @@ def imagenet_experiment(
     return Experiment.params(
         task=ImageClassification.params(
             model=Chain.params(layers=layers),
-            num_classes=NUM_CLASSES,
+            num_classes=num_classes,
             mean=MEAN,
             std=STD,
             label_smoothing=label_smoothing,
         ),
-        **imagenet_inputs(folder, batch_size=batch_size, size=size, eval_side=eval_side),
+        **imagenet_inputs(
+            folder, batch_size=batch_size, size=size, eval_side=eval_side, num_classes=num_classes
+        ),
         optimizer=optimizer,
         max_steps=max_steps,
     )
 
 
 def imagenet_inputs(
-    folder: str | None, *, batch_size: int, size: int, eval_side: float = 0.875
+    folder: str | None,
+    *,
+    batch_size: int,
+    size: int,
+    eval_side: float = 0.875,
+    num_classes: int = NUM_CLASSES,
 ) -> dict[str, Any]:
     """Returns the inputs of an experiment, {"train_input": ..., "eval_inputs": ...}."""
     if folder is None:
@@ -74,7 +82,7 @@ def imagenet_inputs(
         train = ImageInput.params(source=Digits.params(split="train"), enlarged_to=shape)
         heldout = train.copy().set(source=Digits.params(split="heldout"))
     else:
-        source = ImageRecords.params(pattern=f"{folder}/train-*", num_classes=NUM_CLASSES)
+        source = ImageRecords.params(pattern=f"{folder}/train-*", num_classes=num_classes)
         train = ImageFileInput.params(source=source, view=RandomView, size=size)
         source = source.copy().set(pattern=f"{folder}/validation-*")
         view = CentralView.params(side=eval_side)

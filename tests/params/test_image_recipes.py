@@ -39,6 +39,11 @@ def rates(name: str, steps: list[int]) -> np.ndarray:
             [0.1, 1.651985, 3.2, 3.2, 0.32, 0.032, 0.0032],
         ),
         (
+            "image.resnet.resnet101_22k",  # 1,464.8 steps an epoch of 7.5 million images
+            [0, 7324, 43_945, 43_946, 87_890, 87_891, 117_187, 117_188],
+            [0.1, 2.0, 2.0, 0.2, 0.2, 0.02, 0.02, 0.002],
+        ),
+        (
             "image.efficientnet.b0",  # 312.79 steps an epoch: 1,563, and stairs of 750.68 from 0 on
             [0, 781, 1562, 1563, 2252, 2253, 109_474],
             [

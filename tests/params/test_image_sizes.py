@@ -20,6 +20,7 @@ PUBLISHED = {
     "image.resnet.resnet50": (25_557_032, 4.089),
     "image.resnet.resnet101": (44_549_160, 7.801),
     "image.resnet.resnet152": (60_192_808, 11.514),
+    "image.resnet.resnet101_22k": (44_549_160 + 2049 * (22_000 - 1000), None),
     "image.resnet.supercomputer": (25_557_032, 4.089),
     "image.resnet.multipod": (25_557_032, 4.089),
     "image.resnet.lamb": (25_557_032, 4.089),

@@ -10,7 +10,8 @@
 With --devices it tries all meshes of this number of devices, with settings that save memory. It
 prints the fastest way of each mesh (its rules, shards, accumulation, pipeline, rematerialization),
 why others are slower or do not fit, and the flags of the fastest. Utilization is the model's FLOPs
-over those that the devices could do. Without --devices, it predicts the experiment's own runtime.
+over those that the devices could do. Without --devices, it predicts the experiment's own runtime;
+of a PipelinedChain it shows every stage.
 Only --verify compiles programs, of the first two ways, to compare.
 
 With the input's rate on one core (--input_rate, --measure_input) it predicts the hosts and cores
@@ -41,7 +42,7 @@ from lingo.config.options import option, option_class
 from lingo.config.overrides import apply
 from lingo.contract import Experiment, build_experiment
 from lingo.data.input import Input
-from lingo.inspection.plan import calibration, input_part, report, search, table
+from lingo.inspection.plan import calibration, input_part, report, search, stages, table
 from lingo.inspection.plan.estimate import Build, Estimator
 from lingo.inspection.plan.hardware import HARDWARE, Hardware
 from lingo.inspection.plan.hardware import read as read_hardware
@@ -66,6 +67,7 @@ _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 _MAX_ELEMENTS = 10**15
 _ALLREDUCE_OWN = ("mesh", "holes", "links", "elements", "payload")
 _ALLREDUCE_FLAGS = ("allreduce", *_ALLREDUCE_OWN, "hardware", "format", "plot")
+_STAGES_FLAGS = ("exp", "run", "set", "batch", "hardware", "format", "params_dir", "trust")
 
 
 class _Request:
@@ -145,6 +147,14 @@ def run(options: Options) -> int:
     if options.calibrate is not None:
         return _calibrate(options, options.calibrate)
     hardware, request = read_hardware(_check_flags(options)), _Request(options)
+    if options.devices is None and (chain := stages.find_chain(request.experiment)):
+        options.refuse_others(_STAGES_FLAGS, "stages of different layers are planned alone")
+        found = stages.plan_stages(request.experiment, chain, hardware)
+        if options.as_json:
+            print(json.dumps(stages.as_json(found, request.name)))
+        else:
+            print(stages.text(found, request.name), end="")
+        return 0 if found.fits else 1
     left_out = missing_flops(request.experiment)
     load = workload(request.experiment)
     estimator = Estimator(load, hardware, request.build)

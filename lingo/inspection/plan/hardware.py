@@ -242,6 +242,17 @@ _HARDWARE = (
         cores=64,
         devices_per_host=4,
     ),
+    _gpu(
+        "p100",
+        16e9,
+        732e9,
+        40e9,
+        12.5e9 / 4,
+        bfloat16=10.6e12,
+        float32=10.6e12,
+        cores=20,
+        devices_per_host=4,
+    )._replace(flops_per_second={"float32": 10.6e12, "float16": 21.2e12}),
 )
 HARDWARE: dict[str, Hardware] = {one.name: one for one in _HARDWARE}
 """Hardware by name; the numbers are from data sheets.
@@ -253,7 +264,9 @@ Cloud's pages. A torus of v5e or v6e is closed only along sides of 16 chips.
 GPUs: NVIDIA's data sheets, without sparsity, float32 as TF32. A100, H100, H200 and B200 have the
 form factor SXM, eight in a machine. Each of them has a network card of 200 (A100) or 400 Gbit/s. L4
 and A10 exchange through PCIe 4.0 x16. The eight L4s of a Google `g2-standard-96` machine share 100
-Gbit/s, and so do the four A10s of an Oracle `BM.GPU.A10.4` machine.
+Gbit/s, and so do the four A10s of an Oracle `BM.GPU.A10.4` machine. P100: the four of an IBM
+S822LC, each with two NVLinks to its neighbour, share 100 Gbit/s; all pairs count as neighbours. It
+has no bfloat16, which counts as float32.
 
 CPU cores per host: those of NVIDIA's DGX machines for GPUs, and of Oracle's machine for A10s. On
 Google Cloud, half of the virtual cores count (v3: 96, v4: 240, v5e: 112, v5p: 208, v6e: 180, L4:

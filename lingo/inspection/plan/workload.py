@@ -172,8 +172,8 @@ def workload(experiment: Experiment) -> Workload:
     stacks = [layer for layer in calls if isinstance(layer, Stack)]
     largest = max(stacks, key=lambda layer: calls[layer].flops, default=None)
     tables = [spec for spec in experiment.task.weights().values() if spec.axes[:1] == ("vocab",)]
-    walk = _LayerWalk(calls, tables)
-    walk.add(experiment.task.select(specs), _LayerContext())
+    walk = LayerWalk(calls, tables, {BATCH})
+    walk.add(experiment.task.select(specs), LayerContext())
     sizes = (math.prod(shape) * np.dtype(kind).itemsize for shape, kind in specs.values())
     return Workload(
         units=walk.units,
@@ -211,7 +211,7 @@ def _innermost_class(params: Any) -> type[Layer]:
     return params.cls
 
 
-class _LayerContext(NamedTuple):
+class LayerContext(NamedTuple):
     """What the layers around a layer imply for it."""
 
     shape: tuple[int, ...] = ()  # input shape of the nearest outer layer that counts FLOPs
@@ -223,10 +223,10 @@ class _LayerContext(NamedTuple):
     is_covered: bool = False
 
 
-class _LayerWalk:
+class LayerWalk:
     """Walks a tree of layers from the root, and collects units and residuals."""
 
-    def __init__(self, calls: Record, tables: list[ParamSpec]) -> None:
+    def __init__(self, calls: Record, tables: list[ParamSpec], kept: set[int]) -> None:
         self.units: dict[Unit, int] = {}
         self.residuals: dict[LayerResidual, int] = {}
         self.unknown_residuals: set[str] = set()
@@ -234,11 +234,11 @@ class _LayerWalk:
         self._num_weights = 0  # number of weight elements of the layers so far
         self._order: list[tuple[LayerResidual, int]] = []
         self._calls, self._tables = calls, tables
-        self._kept = {BATCH}  # ids of kept tensors: of the batch, and of residuals so far
+        self._kept = kept  # ids of kept tensors: of the input, and of residuals so far
         self._elementwise: set[int] = set()  # ids of tensors computed elementwise from kept ones
         self._names: dict[Unit, Unit] = {}  # unit without a name -> unit named by its first layer
 
-    def add(self, layer: Layer, place: _LayerContext) -> None:
+    def add(self, layer: Layer, place: LayerContext) -> None:
         """Adds the units and residuals of a layer and of all layers inside."""
         is_called = layer in self._calls
         if is_called and not isinstance(layer, Wrapper):
@@ -259,7 +259,7 @@ class _LayerWalk:
         for child in layer.inner_layers():
             self.add(child, inside)
 
-    def _add_residuals(self, layer: Layer, unit: Unit | None, place: _LayerContext) -> None:
+    def _add_residuals(self, layer: Layer, unit: Unit | None, place: LayerContext) -> None:
         """Adds the residuals of a layer, except tensors that another layer already keeps."""
         residuals: list[Residual] | None = []
         if not place.is_covered:
@@ -301,7 +301,7 @@ class _LayerWalk:
         total = max(1, self._num_weights)
         return tuple((needed, number / total) for needed, number in self._order)
 
-    def _unit(self, layer: Layer, place: _LayerContext) -> Unit | None:
+    def _unit(self, layer: Layer, place: LayerContext) -> Unit | None:
         """Returns the unit that a layer belongs to; None if it has no own products or weights."""
         weights = [s for s in layer.declarations() if s.decay is None and not s.sparse]
         shape, flops, _ = self._call(layer, place)
@@ -328,7 +328,7 @@ class _LayerWalk:
             logits=_num_logits(layer, shape, self._memory_length(layer)),
         )
 
-    def _call(self, layer: Layer, place: _LayerContext) -> FlopsCall:
+    def _call(self, layer: Layer, place: LayerContext) -> FlopsCall:
         """Returns the input shape of a layer's own products, and their FLOPs.
 
         All experts of a mixture count as one layer, which computes all slots. The mixture itself

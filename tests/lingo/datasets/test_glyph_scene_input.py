@@ -10,7 +10,7 @@ import pytest
 from lingo.config.base.errors import MissingPackage
 from lingo.config.params import ParamError
 from lingo.datasets import glyph_scene_input
-from lingo.datasets.glyph_scene_input import GlyphSceneInput
+from lingo.datasets.glyph_scene_input import GlyphSceneInput, LetterSceneInput
 from lingo.datasets.photographs import read_photograph
 from lingo.datasets.typeface import CLASSES
 from lingo.metrics.mask import fill_run_lengths
@@ -233,3 +233,33 @@ def test_masks_are_in_the_specs_and_too_many_runs_are_an_error():
 def test_sizes_of_masks_are_positive(field):
     with pytest.raises(ParamError, match=f"{field}=0 is not positive"):
         scenes(**{field: 0})
+
+
+def test_a_letter_is_the_grey_scene_with_the_class_of_its_only_glyph() -> None:
+    fields = {"split": "train", "size": 32, "batch_size": 8, "num_classes": 47}
+    heights = {"min_height": 0.35, "max_height": 0.45}
+    whole = GlyphSceneInput.params(max_boxes=1, **fields, **heights).build().batch(0)
+    letters = LetterSceneInput.params(**fields).build()
+    batch = letters.batch(0)
+    np.testing.assert_array_equal(batch["labels"] + 1, whole["box_labels"][:, 0])
+    grey = whole["images"].astype(np.int64).sum(-1, keepdims=True) // 3
+    np.testing.assert_array_equal(batch["images"], grey)
+    assert letters.specs()["images"] == ((8, 32, 32, 1), "uint8")
+    assert letters.offers()["image_shape"] == (32, 32, 1)
+
+
+def test_the_widest_glyph_of_all_faces_fits() -> None:
+    letters = LetterSceneInput.params(size=32, batch_size=1).build()
+    inks = [
+        letters._draw_ink(face, character)
+        for face in letters.faces
+        for character in "".join(CLASSES)
+    ]
+    widest = max(ink.width / ink.height for ink in inks)
+    assert round(0.45 * 32) * 1.15 * widest <= 32
+
+
+def test_larger_letters_several_boxes_and_masks_are_refused() -> None:
+    for fields in ({"max_height": 0.5}, {"max_boxes": 2}, {"mask_size": 8}):
+        with pytest.raises(ParamError):
+            LetterSceneInput.params(batch_size=1, **fields).build()

@@ -342,3 +342,32 @@ def test_wrong_flags_of_all_reduce_are_refused(flags, message, lingo: Callable) 
     code, out, err = plan_allreduce(lingo, *flags)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def staged(exp: str, stages: int) -> list[str]:
+    chain = f"--set=Chain=PipelinedChain(num_stages={stages}, num_micro_batches=4)"
+    return ["plan", f"--exp={exp}", chain, f"--set=runtime=Local(stage_devices={stages})"]
+
+
+def test_a_chain_in_stages_shows_every_stage(lingo: Callable) -> None:
+    flags = [*staged("image.amoebanet.digits(num_filters=8)", 3), "--hardware=h100"]
+    done = lingo(*flags)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert "in 3 stages on 3 x h100" in lines[0]
+    table = lines.index("") + 1
+    assert [line.split()[0] for line in lines[table : table + 4]] == ["stage", "0", "1", "2"]
+    assert "it fits" in done.out
+    found = json.loads(lingo(*flags, "--format=json").out)
+    assert [len(stage["layers"]) for stage in found["stages"]] == [1, 1, 1]
+    assert f"bubble {found['bubble']:.1%}" in done.out
+    refused = lingo(*flags, "--price=3")
+    assert refused.code != 0
+    assert "leave out --price" in refused.err
+
+
+def test_stages_that_do_not_fit_return_1(lingo: Callable) -> None:
+    exp = "image.amoebanet.amoebanet_d(num_layers=3, num_filters=2048)"
+    done = lingo(*staged(exp, 2), "--hardware=tpu_v3")
+    assert done.code == 1
+    assert "it does not fit" in done.out

@@ -24,6 +24,7 @@ from lingo.inspection.plan.hardware import HARDWARE, Dimension, read, write
         ("tpu_v5e", 64, [8, 8]),
         ("tpu_v6e", 256, [16, 16]),
         ("a10", 8, [4, 2]),
+        ("p100", 256, [4, 64]),
         ("h100", 4, [4, 1]),
         ("h100", 6, [6, 1]),
         ("h100", 7, [7, 1]),
