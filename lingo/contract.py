@@ -25,6 +25,7 @@ from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
 from lingo.learner.state import Learner, slot_shapes
 from lingo.learner.task import Task
+from lingo.learner.weight_noise import WeightNoise
 from lingo.metrics.text import Measure
 from lingo.optim.optimizer import Optimizer
 from lingo.runtimes.local import Local
@@ -239,6 +240,7 @@ class Experiment(Configurable):
     optimizer: Optimizer  # how gradients change the weights
     seed: int = 0  # seed of initial weights, the order of the data and random numbers in the step
     accumulation_steps: int = 1  # parts of a batch, computed one after another to save memory
+    weight_noise: WeightNoise | None = None  # noise of the weights in training; None: there is none
     init_from: WarmStart | None = None  # where initial weights are read from; None: they are random
     runtime: Operational[Runtime] = Local  # which devices compute, and how
     max_steps: Operational[int | None] = 1000  # number of training steps; None: max_epochs says it
@@ -295,6 +297,7 @@ class Experiment(Configurable):
             self.p.seed,
             self.p.accumulation_steps,
             self._train_specs(),
+            weight_noise=self.p.weight_noise and self.p.weight_noise.build(),
         )
         self._check_inputs()
         self._check_answers()

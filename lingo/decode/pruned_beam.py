@@ -43,7 +43,12 @@ class PrunedBeam(Beam):
     passes both thresholds; its other extensions stay live. The search ends by the gap `beam_size`,
     whether or not a live text could still win. A text that has not ended after `max_tokens` is no
     result, unless `force_end` is set (Lingvo's `force_eos_in_last_step`); a prompt may have fewer
-    than `num_samples` texts, or none.
+    than `num_samples` texts, or none. Lingvo's `ensure_full_beam` and `target_seq_length_ratio` do
+    not exist here: no experiment in Lingvo's tree sets them.
+
+    The likeliest text need not be the best one. A log-probability only falls from token to token,
+    so a model that is unsure where texts end has short texts first. `coverage_penalty` and
+    `length_penalty` help; a large `coverage_penalty` makes texts go on after their end.
 
     The score of a text of n tokens is its log-probability, end token included, divided by
     ((n + 5) / 5)^`length_penalty`, plus `coverage_penalty` times the sum of log(coverage) over the

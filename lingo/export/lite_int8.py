@@ -158,9 +158,12 @@ def _center_factor(model: _Model, graph: Any, operation: Any) -> list[Any]:
     """Rounds a product's second factor in a symmetric range, for the reason of `center_range`.
 
     Returns the operations that do so. A range that is only set for the factor would be replaced by
-    the range of an earlier tensor, such as before a transpose. A trained range is symmetric.
+    the range of an earlier tensor, such as before a transpose. A trained range that is symmetric
+    stays as it is: another scale would round the factor again.
     """
     place = operation.inputs[1]
+    if _is_trained_symmetric(model, graph, place):
+        return []
     tensor = graph.tensors[place]
     values, limits = model.constants(tensor), tensor.quantization
     if values is None and not _is_measured(limits):
@@ -175,6 +178,17 @@ def _center_factor(model: _Model, graph: Any, operation: Any) -> list[Any]:
         model.operation(_QUANTIZE, place, integers),
         model.operation(_DEQUANTIZE, integers, floats),
     ]
+
+
+def _is_trained_symmetric(model: _Model, graph: Any, place: int) -> bool:
+    """Returns whether a tensor has the values of an int8 tensor with zero point 0, moved perhaps."""
+    sources = {index: operation for operation in graph.operators for index in operation.outputs}
+    while place in sources and model.kind(sources[place]) in ("TRANSPOSE", "RESHAPE"):
+        place = sources[place].inputs[0]
+    if place not in sources or model.kind(sources[place]) != "DEQUANTIZE":
+        return False
+    integers = graph.tensors[sources[place].inputs[0]]
+    return integers.type == _INT8 and list(integers.quantization.zeroPoint) == [0]
 
 
 def _is_measured(limits: Any) -> bool:

@@ -1,11 +1,13 @@
-"""Signatures that take texts instead of token ids, for models whose tokens are bytes.
+"""Signatures that take texts instead of encoded arrays.
 
-TensorFlow operations in the exported program turn texts into ids, and ids into texts.
+TensorFlow operations in the exported program encode them: bytes as token ids, if a model's tokens
+are bytes, and the cells of a table as numbers and categories.
 
     score_text     texts -> their log-probabilities
     decode_text    prompts -> the texts that continue or answer them
+    predict        raw cells of rows -> the predictions of a model of tables
 
-Axes: B texts, T positions, S texts of a prompt, N new tokens of a text.
+Axes: B texts or rows, T positions, S texts of a prompt, N new tokens of a text.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.data.input import Input
+from lingo.data.tables.table_input import TableInput
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.export.exported_model import Arrays, ExportedModel
-from lingo.export.raw_signature import read_raw_cells
 from lingo.export.signature import (
     Decode,
     Inputs,
     Mean,
+    Predict,
     Run,
     Score,
     Signature,
@@ -192,6 +195,46 @@ class ScoreText(Signature):
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
         del batch, outputs
         return {}
+
+
+class PredictRaw(Signature):
+    """The predictions of the task for raw cells.
+
+    Inputs: for each column of the table, float32 [B] of numbers (NaN: missing), or string [B] of
+    dates and categories, as they stand in the file. The input's name is the column's, with `_` for
+    other characters than letters and digits.
+    """
+
+    name = "predict"
+
+    def __init__(self, predict: Predict, data: TableInput) -> None:
+        self.inputs: Inputs = data.encoder.raw_specs()
+        self._predict, self._data = predict, data
+
+    def compute(
+        self, model: ExportedModel, inputs: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        arrays = self._data.encoder.encode_raw(inputs)
+        return self._predict.compute(model, {name: arrays[name] for name in self._predict.inputs})
+
+    def examples(self, batch: Arrays) -> dict[str, np.ndarray]:
+        return self._data.raw_examples(batch["example_id"])
+
+    def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+        return self._predict.reference(run, self._data.encoder.read_raw(inputs))
+
+    def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
+        return self._predict.evaluate(batch, outputs)
+
+
+def read_raw_cells(signatures: Sequence[Signature], data: Input) -> list[Signature]:
+    """Returns the signatures, with `PredictRaw` in place of `Predict` if the data is a table.
+
+    A table whose rows are augmented has no cells for what the model gets.
+    """
+    if not isinstance(data, TableInput) or data.p.augment is not None:
+        return list(signatures)
+    return [PredictRaw(s, data) if isinstance(s, Predict) else s for s in signatures]
 
 
 def model_signatures(model: ExportedModel, names: Sequence[str], specs: Specs) -> list[Signature]:

@@ -24,6 +24,7 @@ from lingo.layers import path
 from lingo.layers.tree import ParamSpec
 from lingo.learner import loss_scale, part_count, phase, rate_factor
 from lingo.learner.task import Task
+from lingo.learner.weight_noise import WeightNoise
 from lingo.ops import random
 from lingo.optim.optimizer import Optimizer, Slot, Weight
 from lingo.storage.shards import Index, LazyArray, Read, Shards
@@ -136,6 +137,7 @@ class Learner(NamedTuple):
     specs: Specs = MappingProxyType({})  # name -> (shape, dtype) of a batch; {} if not known
     phase: str | None = None  # the phase of the task that it does; None: all phases, in turn
     whole: Task | None = None  # the `MultiTask` that has `task` as a part; None: `task` is no part
+    weight_noise: WeightNoise | None = None  # noise of the weights in training; None: there is none
 
     def in_turn(self) -> list[Learner]:
         """Returns a learner for each phase of the task, in order; itself if there are no phases.
@@ -177,6 +179,8 @@ class Learner(NamedTuple):
         """Raises ParamError if the optimizer or the task's phases do not suit the weights."""
         weights = list(self.weights().values())
         self.optimizer.check_weights(weights)
+        if self.weight_noise is not None:
+            self.weight_noise.check_names(name for weight in weights for name in weight.names)
         sparse = [weight.path for weight in weights if weight.sparse]
         if sparse and (parts := self.accumulation_steps) > 1:
             raise ParamError(

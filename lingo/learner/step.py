@@ -144,15 +144,20 @@ def batch_sums(
         with tf.name_scope("update"):  # gathering the weights completes the previous step's update
             weights = place.weights_for_layers(weights)
 
-    def part(batch: Batch) -> dict[str, Any]:
-        return local_sums(
-            *(learner.task, weights, state.state, batch, denominators, key, place),
-            frozen=frozen,
-            phase=learner.phase,
-            moved=moved,
-        )
-
     def sums() -> dict[str, Any]:
+        noisy = weights
+        if learner.weight_noise is not None:
+            with tf.name_scope("weight_noise"):
+                noisy = learner.weight_noise.add(weights, key, state.step)
+
+        def part(batch: Batch) -> dict[str, Any]:
+            return local_sums(
+                *(learner.task, noisy, state.state, batch, denominators, key, place),
+                frozen=frozen,
+                phase=learner.phase,
+                moved=moved,
+            )
+
         return accumulate_sums(part, batch, learner.accumulation_steps)
 
     phase = learner.task.phases().get(learner.phase or "")

@@ -8,10 +8,10 @@ models of the same sizes:
     wpm          632,600        4.3       13.0         4.5        13.2
 
 From Lingvo are encoder, decoder, beam search, buckets, Adam with its schedule, the clipping of
-gradients, and the gradient norm above which an update is left out. There are four differences.
-Decay of weights takes the place of an L2 loss of 1e-6. Weights have no noise; Lingvo adds noise of
-0.075 from step 20,000 on. A step has one batch of all devices; Lingvo has eight workers that do not
-wait for each other. Neither zeros nor an empty frame are added after a recording.
+gradients, the gradient norm above which an update is left out, and noise of LSTMs, attention,
+embedding and softmax layer from step 20,000 on. There are three differences. Decay of weights takes
+the place of an L2 loss of 1e-6. A step has one batch of all devices; Lingvo has eight workers that
+do not wait for each other. Neither zeros nor an empty frame are added after a recording.
 
 The data are your own, in a folder:
 
@@ -33,6 +33,7 @@ from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import AudioInput, CharacterTokenizer, LibriSpeech, SentencePiece
 from lingo.layers import Conv2D
 from lingo.layers.initial import Normal
+from lingo.learner.weight_noise import WeightNoise
 from lingo.models import LasDecoder, LasEncoder
 from lingo.optim import Adam, ConstantRate, Exponential, SequentialSchedule
 from tasks.asr.attention import AttentionRecognition
@@ -97,6 +98,9 @@ def las(folder: str, tokenizer: Any, *, decoder: Any, vocab_size: int, max_label
             max_grad_norm=1.0,
             discard_grad_norm=100.0,
             weight_decay=1e-6,
+        ),
+        weight_noise=WeightNoise.params(
+            stddev=0.075, start_step=20_000, pattern="encoder/layers/.*|decoder/.*"
         ),
         max_steps=1_000_000,
         evaluate=Evaluation.params(every_steps=10_000),

@@ -8,6 +8,7 @@ from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import AudioInput, CharacterTokenizer
 from lingo.datasets import Tones
+from lingo.decode import PrunedBeam
 from lingo.layers import BatchNorm
 from lingo.models import ConformerConv, LasDecoder, PredictionNetwork
 from lingo.ops.speech import LogMel, SpecAugment
@@ -54,8 +55,9 @@ def transducer(num_layers: int = 2):
 def attention(num_layers: int = 2):
     """The recognizer of `words` with a decoder that attends to the recording; 456,894 weights.
 
-    After 300 steps, with seed 0, 31 % of the words of 85 held-out recordings are wrong, and 3 % in
-    the best of eight hypotheses.
+    After 300 steps, with seed 0, 18 % of the words of 85 held-out recordings are wrong, and 1 % in
+    the best of eight hypotheses. The model is unsure whether a text ends after a word: 24 % are
+    wrong without a beam, and 31 % with a beam without coverage penalty, which prefers short texts.
 
     lingo train --exp=asr.tones.attention --logdir=runs/attention
     """
@@ -118,4 +120,6 @@ def recognition(head: Head) -> Any:
         return cfg
     decoder = LasDecoder.params(dim=WIDTH, hidden_dim=2 * WIDTH)
     decoder.attention.hidden_dim = WIDTH
-    return AttentionRecognition.params(decoder=decoder)
+    # the end of a text is uncertain after so few steps, and a beam prefers short texts
+    decoding = PrunedBeam.params(coverage_penalty=0.1)
+    return AttentionRecognition.params(decoder=decoder, decoding=decoding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import re
 
 import numpy as np
 import pytest
@@ -65,6 +66,20 @@ def test_the_rate_of_las_halves_after_its_hold() -> None:
     steps = np.array([0, 49_999, 50_000, 150_000, 250_000, 714_385, 714_386, 10**6])
     rates = librispeech.halved_after_hold().build()(steps)
     np.testing.assert_allclose(rates, [1, 1, 1, 0.5, 0.25, 0.01, 0.01, 0.01], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["grapheme", "wpm"])
+def test_noise_is_in_lstms_attention_embedding_and_softmax_as_in_lingvo(name: str) -> None:
+    """Lingvo's convolutions, projections and batch norms have none (`enable_vn` is False)."""
+    built = lingo.get(f"asr.librispeech.{name}").build()
+    noise = built.learner.weight_noise
+    assert (noise.p.stddev, noise.p.start_step) == (0.075, 20_000)
+    names = [where for where in built.task.weights() if not re.fullmatch(noise.p.pattern, where)]
+    kinds = {re.sub(r"/\d+/\w+$", "", where) for where in names}
+    assert kinds == {
+        *("encoder/subsampling/convs", "encoder/subsampling/norms"),
+        *("encoder/projections", "encoder/norms"),
+    }
 
 
 def test_batches_of_las_have_lingos_sizes() -> None:

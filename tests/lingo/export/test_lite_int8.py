@@ -115,6 +115,24 @@ def test_a_measured_factor_has_a_symmetric_range_after_a_transpose() -> None:
     assert np.sqrt(np.mean((found - expected) ** 2)) < 0.05 * expected.std()
 
 
+@pytest.mark.parametrize("perm", [[0, 1, 2, 3], [0, 1, 3, 2]])
+def test_a_trained_symmetric_range_of_a_factor_stays(perm: list[int]) -> None:
+    examples = [tf.constant(RNG.uniform(-1.0, 1.0, size=SHAPE), tf.float32) for _ in range(16)]
+
+    def compute(x: tf.Tensor) -> tf.Tensor:
+        factor = tf.transpose(constant(tf.tanh(x[:, :, :, :6]), CENTERED), perm)
+        return tf.matmul(constant(x[:, :, :, :6], INPUT), factor)
+
+    interpreter = tf.lite.Interpreter(model_content=convert(compute, examples))
+    (product,) = (
+        op for op in interpreter._get_ops_details() if op["op_name"] == "BATCH_MATMUL"
+    )
+    tensors = {t["index"]: t["quantization"] for t in interpreter.get_tensor_details()}
+    scale, zero = tensors[product["inputs"][1]]
+    assert zero == 0
+    assert scale == pytest.approx((CENTERED.high - CENTERED.low) / 255, rel=1e-5)
+
+
 def test_levels_of_an_image_stay_levels_where_it_is_scaled() -> None:
     images = RNG.integers(0, 256, size=(16, *SHAPE))
     images[..., 0], images[..., 1] = 0, 255
@@ -133,13 +151,17 @@ def constant(x: tf.Tensor, limits: Range) -> tf.Tensor:
     return tf.quantization.fake_quant_with_min_max_args(x, limits.low, limits.high)
 
 
-def lite(compute: Callable[[tf.Tensor], tf.Tensor], examples: list[tf.Tensor]) -> np.ndarray:
-    """Returns what a model of TensorFlow Lite in 8 bits computes for examples."""
+def convert(compute: Callable[[tf.Tensor], tf.Tensor], examples: list[tf.Tensor]) -> bytes:
+    """Returns a model of TensorFlow Lite in 8 bits."""
     spec = tf.TensorSpec(examples[0].shape, tf.float32)
     function = tf.function(compute).get_concrete_function(spec)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function], tf.Module())
-    content = convert_to_int8(converter, lambda: ([x] for x in examples))
-    interpreter = tf.lite.Interpreter(model_content=content)
+    return convert_to_int8(converter, lambda: ([x] for x in examples))
+
+
+def lite(compute: Callable[[tf.Tensor], tf.Tensor], examples: list[tf.Tensor]) -> np.ndarray:
+    """Returns what a model of TensorFlow Lite in 8 bits computes for examples."""
+    interpreter = tf.lite.Interpreter(model_content=convert(compute, examples))
     interpreter.allocate_tensors()
     (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
     types = [t["dtype"] for t in interpreter.get_tensor_details()]

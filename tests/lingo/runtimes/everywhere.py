@@ -43,6 +43,7 @@ from lingo.learner.state import (
     restore_state,
     slot_shapes,
 )
+from lingo.learner.weight_noise import WeightNoise
 from lingo.models.image.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.optim.adam import AdamW
 from lingo.optim.sgd import Momentum
@@ -88,7 +89,7 @@ WITH_FLOAT16 = ("local", "replicated", "replicated_update", "data8", "sharded_up
 
 
 def experiment(texts: pathlib.Path, mesh: Params) -> Params:
-    """Two epochs of ten steps, dropout, clipping; a vocabulary of 259 that no mesh divides."""
+    """Two epochs of ten steps, dropout, noise; a vocabulary of 259 that no mesh divides."""
     layer = TransformerLayer.params(dropout_rate=0.2)
     layer.attention.num_heads = 4
     data = TextInput.params(batch_size=8, length=8, source=TextFiles.params(pattern=f"{texts}/*"))
@@ -99,6 +100,7 @@ def experiment(texts: pathlib.Path, mesh: Params) -> Params:
         train_input=data,
         eval_inputs={"same": data.copy().set(batch_size=6, repeat=False)},
         optimizer=AdamW.params(learning_rate=3e-3, max_grad_norm=0.5, ema_decay=0.9),
+        weight_noise=WeightNoise.params(stddev=0.02, start_step=3),
         runtime=mesh,
         max_steps=NUM_STEPS,
     )
