@@ -180,7 +180,7 @@ class Learner(NamedTuple):
         weights = list(self.weights().values())
         self.optimizer.check_weights(weights)
         if self.weight_noise is not None:
-            self.weight_noise.check_names(name for weight in weights for name in weight.names)
+            self.weight_noise.check_weights(weights)
         sparse = [weight.path for weight in weights if weight.sparse]
         if sparse and (parts := self.accumulation_steps) > 1:
             raise ParamError(

@@ -1,4 +1,4 @@
-"""Variational noise: in training, layers compute with weights to which noise is added (Graves 2011).
+"""Variational noise: in training, layers compute with weights plus random noise (Graves 2011).
 
     loss and gradients      at w + stddev * noise, new noise at each step
     the optimizer, decay, averages, evaluations and checkpoints     w
@@ -17,9 +17,10 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.config.params import Configurable
+from lingo.config.params import Configurable, ParamError
 from lingo.layers import path
 from lingo.ops import random
+from lingo.optim.optimizer import Weight
 from lingo.optim.pattern import check_patterns, check_used, name_field
 
 _NAME = "weight_noise"
@@ -41,10 +42,18 @@ class WeightNoise(Configurable):
         ranges.check_not_negative(self.p, "start_step")
         check_patterns([self.p.pattern])
 
-    def check_names(self, names: Iterable[str]) -> None:
-        """Raises ParamError if the pattern matches none of a model's weights."""
+    def check_weights(self, weights: Iterable[Weight]) -> None:
+        """Raises ParamError if the pattern matches none of a model's weights, or a sparse table."""
+        names = {name: weight.sparse for weight in weights for name in weight.names}
         with name_field(f"{_NAME}.pattern"):
             check_used([self.p.pattern], list(names))
+        for name, is_sparse in names.items():
+            if is_sparse and re.fullmatch(self.p.pattern, name):
+                raise ParamError(
+                    f"{name} is a sparse table, but noise is drawn for all of a weight: choose a"
+                    f" {_NAME}.pattern that leaves it out, or declare it without sparse"
+                    " (EmbeddingTables.sparse_from=None)"
+                )
 
     def add(
         self, weights: Mapping[str, tf.Tensor], key: random.Key, step: tf.Tensor

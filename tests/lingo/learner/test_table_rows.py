@@ -12,6 +12,7 @@ from lingo.config.params import ParamError, Params
 from lingo.layers import EmbeddingTables, Layer, Remat, Wrapper
 from lingo.learner.state import Learner, TrainState, initial_state
 from lingo.learner.table_rows import RowGradients, sum_repeats
+from lingo.learner.weight_noise import WeightNoise
 from lingo.optim import Adagrad, Adam, ByPath, Frozen, Lamb, Momentum, RmsProp, Sgd
 from lingo.optim.optimizer import Optimizer
 from lingo.runtimes.local import Local
@@ -143,6 +144,15 @@ def test_updates_of_every_row_are_refused(optimizer: Params, message: str):
     learner(optimizer).check()
     with pytest.raises(ParamError, match=f"table_0 is a sparse table.*{message}.*sparse_from"):
         learner(optimizer, sparse_from=10).check()
+
+
+def test_noise_of_every_row_is_refused():
+    one = learner(sparse_from=10)
+    one._replace(
+        weight_noise=WeightNoise.params(stddev=0.1, pattern="(?!.*/table_).*").build()
+    ).check()
+    with pytest.raises(ParamError, match=r"table_0 is a sparse table.*weight_noise\.pattern"):
+        one._replace(weight_noise=WeightNoise.params(stddev=0.1).build()).check()
 
 
 def test_subclasses_have_to_say_that_they_skip_zeros():

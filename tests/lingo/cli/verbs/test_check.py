@@ -107,9 +107,7 @@ def test_each_claim_of_the_contract_is_a_line_and_a_broken_one_fails(lingo: Call
     done = lingo("check", "--contract", f"--exp={OWN}:hidden")
     assert done.code == 1
     lines = done.out.splitlines()
-    assert (
-        "pass         train_input (Numbers): names, shapes and dtypes are as in specs" in lines
-    )
+    assert "pass         train_input (Numbers): names, shapes and dtypes are as in specs" in lines
     assert any(line.startswith("FAILED       layers/0 (HiddenVariable): ") for line in lines)
     assert any(f" {OWN}:" in line for line in lines)
     assert lines[-1] == "1 checked, 1 failed"
