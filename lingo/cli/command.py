@@ -58,6 +58,7 @@ _ADVICE = {  # a flag of other programs without a like parameter in lingo -> wha
     **dict.fromkeys(("overwrite", "restart", "force", "overwrite_output_dir"), _ANEW),
 }
 _NO_PATHS = {"exp", "only", "prompt", "set", "source", "sweep"}  # their values may contain `://`
+_DATA = {"input", "images", "classes"}  # data, which may be in buckets and on web servers
 _FLAG = re.compile(r"--?([a-zA-Z][\w-]*)")
 
 
@@ -136,7 +137,7 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
         raise UsageError(f"--{empty} has no value")
     for flag in values:
         values[flag].value = buckets.local(name, flag, values[flag].value)
-    for flag in {*values} - _NO_PATHS:
+    for flag in {*values} - _NO_PATHS - _DATA:
         for text in _texts(values[flag]):
             if isinstance(text, str):
                 refuse_address(text)

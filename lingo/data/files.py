@@ -1,4 +1,6 @@
-"""Lists the files on disk that match a pattern, and reads files with checks.
+"""Lists the files that match a pattern, and reads files with checks.
+
+Files are in a `Store`: on this machine, in a bucket, or on a web server. Nothing here asks which.
 
 No file is left out silently: it is an error if a match is not a regular file, a directory cannot be
 listed, or shards of a set are missing. Only directories that match a wildcard for any name, such as
@@ -8,20 +10,29 @@ listed, or shards of a set are missing. Only directories that match a wildcard f
 from __future__ import annotations
 
 import contextlib
-import errno
 import fnmatch
 import glob
 import hashlib
 import itertools
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from io import BufferedReader
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from lingo.config.base import regular_file
-from lingo.config.base.errors import LingoError
+from lingo.data.store import (
+    FILE,
+    FOLDER,
+    DataError,
+    Status,
+    Store,
+    Stores,
+    is_address,
+    is_folder_of,
+    store_of,
+)
 
 Read = Callable[[int, int], bytes]
 """Reads bytes start, ..., stop - 1 of a file, or of a document."""
@@ -36,8 +47,8 @@ _COMPRESSED = {  # first bytes -> format, and the command that unpacks it
     b"BZh91AY&SY": ("bzip2", "bunzip2"),
     b"PK\x03\x04": ("zip", "unzip"),
 }
-_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # no such path; ELOOP: a link to itself
 _SHARD = re.compile(r"(.*?)(\d{5,6})-of-(\d{5,6})([^/]*)", re.DOTALL)
+_ESCAPED = re.compile(r"\[([*?[])\]")  # a wildcard that means itself
 _SHOWN = 3
 _BLOCK_BYTES = 1 << 20
 
@@ -50,14 +61,13 @@ def blocks(read: Read, start: int, stop: int) -> Iterator[bytes]:
 
 def short_path(path: str) -> str:
     """Returns a path for readers: relative to the working directory if it is below it."""
-    short = os.path.relpath(path)
+    short = path if is_address(path) else os.path.relpath(path)
     return path if short.startswith(os.pardir) else short
 
 
-class DataError(LingoError, ValueError):
-    """Data is missing, damaged or changed; the message names it."""
-
-    exit_code: ClassVar[int] = 5
+def absolute_path(path: str) -> str:
+    """Returns a path that means the same in every working directory, for messages and digests."""
+    return path if is_address(path) else os.path.abspath(path)
 
 
 class Copy(NamedTuple):
@@ -71,9 +81,9 @@ class File(NamedTuple):
     """A data source's file, as it was when listed; `read` unpacks a compressed file."""
 
     name: str  # path from the source's root, with "/", without ".gz": the same on every machine
-    path: str  # path on this machine
+    path: str  # path on this machine, or an address
     size: int  # bytes of the content, unpacked
-    modification_time: int  # nanoseconds since 1970
+    version: str  # as in `Status`
     copy: Copy | None = None  # the unpacked copy that is read instead of a compressed file
 
     def read(self, start: int, stop: int) -> bytes:
@@ -98,21 +108,24 @@ class File(NamedTuple):
             yield read
 
     def digest(self) -> bytes:
-        """Returns the SHA-256 of the content; raises DataError as `read` does."""
+        """Returns a SHA-256 of the content, or of the version if this tells the content.
+
+        Raises DataError as `read` does.
+        """
+        if store_of(self.path).versions_tell_content:
+            return hashlib.sha256(f"{self._listed.size} {self.version}".encode()).digest()
         with self.open_stream() as file:
             return hashlib.file_digest(file, "sha256").digest()
 
     @contextlib.contextmanager
     def open_stream(self) -> Iterator[BufferedReader]:
         """Opens the content; checks before and after use that the file is as it was when listed."""
-        with open_file(self.path) as file:
-            self._check(file)
+        with store_of(self.path).open(self.path, self._listed) as file:
             if self.copy is None:
                 yield file
             else:
                 with self._open_copy(self.copy.path) as copy:
                     yield copy
-            self._check(file)
 
     @contextlib.contextmanager
     def _open_copy(self, path: str) -> Iterator[BufferedReader]:
@@ -128,11 +141,10 @@ class File(NamedTuple):
                 os.utime(copy.fileno())  # marks it as used: unused copies are deleted
             yield copy
 
-    def _check(self, file: BufferedReader) -> None:
+    @property
+    def _listed(self) -> Status:
         size = self.size if self.copy is None else self.copy.compressed_size
-        now = os.fstat(file.fileno())
-        if (now.st_size, now.st_mtime_ns) != (size, self.modification_time):
-            raise DataError(f"{self.path} has changed since this run listed its documents.")
+        return Status(FILE, size, self.version)
 
 
 class FilePattern(NamedTuple):
@@ -143,14 +155,9 @@ class FilePattern(NamedTuple):
     prefix: str = ""  # put before the files' names, so that names differ between places
 
 
-@contextlib.contextmanager
-def open_file(path: str) -> Iterator[BufferedReader]:
+def open_file(path: str) -> AbstractContextManager[BufferedReader]:
     """Opens a file for reading; raises DataError if it cannot be read or is not a regular file."""
-    try:
-        with regular_file.open_regular(path) as file:
-            yield file
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+    return store_of(path).open(path)
 
 
 # ---- listing -----------------------------------------------------------------------------------
@@ -159,10 +166,13 @@ def open_file(path: str) -> Iterator[BufferedReader]:
 def place_of(path: str) -> FilePattern:
     """Returns the place of a path or glob of the user's; its root ends before the first wildcard.
 
-    `~` at the beginning is the home directory.
+    `~` at the beginning is the home directory. At an address, a wildcard is one in any case.
     """
     whole = os.path.expanduser(path)
-    if os.path.lexists(whole):  # a name may hold a bracket
+    if is_address(whole) and whole.count("/") == 2:  # a bucket or server alone
+        whole += "/"
+    is_name = not glob.has_magic(whole) if is_address(whole) else os.path.lexists(whole)
+    if is_name:  # a local name may hold a bracket
         return FilePattern(os.path.dirname(whole) or ".", glob.escape(os.path.basename(whole)))
     root = whole
     while glob.has_magic(root) or root == whole:
@@ -180,11 +190,12 @@ def list_files(places: Sequence[FilePattern]) -> list[File]:
         DataError: if any other match is not a readable regular file, a directory cannot be listed,
             a shard is missing, or a file is present both plain and compressed.
     """
-    files = []
+    files, stores = [], Stores()
     for place in places:
-        names = _match_pattern(place)
+        store = stores.of(place.root)
+        names = _match_pattern(store, place)
         _check_shards(place, names)
-        files += [file for name in names if (file := _file(place, name)) is not None]
+        files += [file for name in names if (file := _file(store, place, name)) is not None]
     files.sort()
     for file, other in itertools.pairwise(files):
         if other.path == f"{file.path}.gz":
@@ -195,121 +206,60 @@ def list_files(places: Sequence[FilePattern]) -> list[File]:
     return files
 
 
-def _match_pattern(place: FilePattern) -> list[str]:
+def describe_place(place: FilePattern) -> str:
+    """Returns a sentence that says what is at a place, for the error that no file matches."""
+    path, store = os.path.join(place.root, place.pattern), store_of(place.root)
+    if is_folder_of(store, path):
+        return f"{path} is a directory: ask for {os.path.join(path, '**', '*')}"
+    if not is_folder_of(store, place.root):
+        return f"There is no directory {place.root}."
+    names = _first_names(sorted(store.names(place.root)))
+    return f"{absolute_path(place.root)} holds {names or 'nothing'}."
+
+
+def _match_pattern(store: Store, place: FilePattern) -> list[str]:
     """Returns the paths below a place's root that match its pattern, each once.
 
     Unlike in `glob.glob`, `**` enters a directory only once, however many links lead to it.
     """
     parts = place.pattern.split(os.sep)
     parts = [p for i, p in enumerate(parts) if i == 0 or (p, parts[i - 1]) != ("**", "**")]
-    return sorted(set(_match_parts(place.root, "", parts)))
+    return sorted(set(_match_parts(store, place.root, "", parts)))
 
 
-def describe_place(place: FilePattern) -> str:
-    """Returns a sentence that says what is at a place, for the error that no file matches."""
-    path = os.path.join(place.root, place.pattern)
-    if _is_directory(path):
-        return f"{path} is a directory: ask for {os.path.join(path, '**', '*')}"
-    if not _is_directory(place.root):
-        return f"There is no directory {place.root}."
-    names = _first_names(sorted(entry.name for entry in entries(place.root)))
-    return f"{os.path.abspath(place.root)} holds {names or 'nothing'}."
-
-
-def _match_parts(root: str, folder: str, parts: Sequence[str]) -> Iterator[str]:
+def _match_parts(store: Store, root: str, folder: str, parts: Sequence[str]) -> Iterator[str]:
     """Yields the paths in `folder`, relative to `root`, that match a pattern's parts."""
-    if not _is_directory(os.path.join(root, folder)):
-        return
     head, *rest = parts
     if head == "**":
-        for inner in _folders(root, folder):
-            yield from _match_parts(root, inner, rest or ["*"])
+        if is_folder_of(store, os.path.join(root, folder)):
+            for inner in store.folders(root, folder):
+                yield from _match_parts(store, root, inner, rest or ["*"])
         return
-    for name in _match_names(os.path.join(root, folder), head):
+    for name in _match_names(store, os.path.join(root, folder), head):
         path = os.path.join(folder, name)
-        yield from _match_parts(root, path, rest) if rest else [path]
+        yield from _match_parts(store, root, path, rest) if rest else [path]
 
 
-def _match_names(folder: str, part: str) -> list[str]:
+def _match_names(store: Store, folder: str, part: str) -> list[str]:
     """Returns the names in a folder that match a pattern's part between two slashes."""
-    if not glob.has_magic(part):
-        return [part] if _status(os.path.join(folder, part), follow_symlinks=False) else []
-    names = fnmatch.filter([entry.name for entry in entries(folder)], part)
+    name = _ESCAPED.sub(r"\1", part)
+    if glob.escape(name) in (part, name):  # it needs no right to list the folder
+        return [name] if store.exists(os.path.join(folder, name)) else []
+    if not is_folder_of(store, folder):
+        return []
+    names = fnmatch.filter(store.names(folder), part)
     return names if part.startswith(".") else [name for name in names if name[0] != "."]
 
 
-def _folders(root: str, top: str) -> Iterator[str]:
-    """Yields a directory and all below it, each once, if possible by a path without symlinks."""
-    seen: set[tuple[int, int]] = set()
-    plain, links = [top], []
-    while plain or links:
-        folder = plain.pop() if plain else links.pop()
-        path = os.path.join(root, folder)
-        status = _status(path)
-        if status is None or (status.st_dev, status.st_ino) in seen:
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        yield folder
-        for entry in sorted(entries(path), key=lambda entry: entry.name, reverse=True):
-            if entry.name[0] == ".":
-                continue
-            if entry.is_symlink():
-                if _is_directory(entry.path):
-                    links.append(os.path.join(folder, entry.name))
-                continue
-            with _explain_errors(entry.path):
-                is_folder = entry.is_dir(follow_symlinks=False)
-            if is_folder:
-                plain.append(os.path.join(folder, entry.name))
-
-
-def _is_directory(path: str) -> bool:
-    status = _status(path)
-    return status is not None and stat.S_ISDIR(status.st_mode)
-
-
-def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
-    """Returns the status of a path, None if nothing is there; hides no error as `isdir` does."""
-    with _explain_errors(path):
-        try:
-            return os.stat(path, follow_symlinks=follow_symlinks)
-        except OSError as error:
-            if error.errno in _NOTHING:
-                return None
-            raise
-
-
-@contextlib.contextmanager
-def _explain_errors(path: str) -> Iterator[None]:
-    """Turns errors about a path into DataError."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:  # a zero byte, or characters that no path can have
-        raise DataError(f"{path!r} cannot be read: {error}.") from error
-
-
-def entries(folder: str) -> list[os.DirEntry[str]]:
-    """Returns what is in a folder, in any order; raises DataError if it cannot be listed."""
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise DataError(f"{folder} cannot be listed: {error.strerror}.") from error
-
-
-def _file(place: FilePattern, name: str) -> File | None:
+def _file(store: Store, place: FilePattern, name: str) -> File | None:
     path = os.path.join(place.root, name)
-    with _explain_errors(path):
-        status = os.stat(path)
-    if stat.S_ISDIR(status.st_mode) and not _is_in_place_of_file(place, name):
+    kind, size, version = store.status(path)
+    if kind == FOLDER and not _is_in_place_of_file(place, name):
         return None
-    if not stat.S_ISREG(status.st_mode):
-        kind = regular_file.kind(status.st_mode)
+    if kind != FILE:
         raise DataError(f"{path} is {kind}, not a file: leave it out of the pattern.")
     name = place.prefix + name.replace(os.sep, "/").removesuffix(".gz")
-    return File(name, path, status.st_size, status.st_mtime_ns)
+    return File(name, path, size, version)
 
 
 def _is_in_place_of_file(place: FilePattern, name: str) -> bool:
@@ -355,7 +305,7 @@ def _check_shards(place: FilePattern, names: Iterable[str]) -> None:
         missing = [name for name in absent_names if matches_pattern(os.path.basename(name))]
         if missing:
             raise DataError(
-                f"{os.path.abspath(place.root)}: {len(missing)} of {int(total)} shards are missing:"
+                f"{absolute_path(place.root)}: {len(missing)} of {int(total)} shards are missing:"
                 f" {_first_names(missing)}. Put them back, or give a pattern that matches only the"
                 " shards that are there."
             )

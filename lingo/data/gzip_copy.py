@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
 
-from lingo.data.files import GZIP_MAGIC, Copy, DataError, File
+from lingo.data.files import GZIP_MAGIC, Copy, DataError, File, absolute_path
 from lingo.data.index_cache import cache_folder, clear_unused
 from lingo.data.record_source import CorruptRecord, RecordSource
 from lingo.storage.files import StorageError, explain_write_errors, open_atomic
@@ -49,7 +49,7 @@ def unpack(file: File, *, progress: Callable[[int], None]) -> File:
     damaged, StorageError if the copy cannot be written.
     """
     folder = cache_folder("unpacked")
-    about = json.dumps([os.path.abspath(file.path), file.size, file.modification_time])
+    about = json.dumps([absolute_path(file.path), file.size, file.version])
     copy = folder / hashlib.sha256(about.encode(errors="surrogateescape")).hexdigest()
     if not copy.is_file():
         try:

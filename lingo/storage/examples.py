@@ -77,9 +77,15 @@ def read_examples(path: Path) -> dict[str, np.ndarray]:
     check_suffix(path)
     try:
         with regular_file.open_regular(path) as file:
-            return read_archive(file) if path.suffix == ".npz" else _read_lines(file)
+            return parse_examples(file, str(path))
     except OSError as error:
         raise ParamError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def parse_examples(file: BinaryIO, path: str) -> dict[str, np.ndarray]:
+    """Returns the arrays of the open file of a path, as `read_examples` does."""
+    try:
+        return read_archive(file) if path.endswith(".npz") else _read_lines(file)
     except ARCHIVE_ERRORS as error:
         raise ParamError(f"{path} cannot be read: {error}") from None
 

@@ -42,8 +42,8 @@ def refuse_address(path: str | Path) -> None:
     if _ADDRESS.match(str(path)):
         raise ParamError(
             f"{str(path)!r:.200} is an address, but lingo reads and writes files of this machine"
-            " here; only runs may be in buckets, at gs:// or s3://. Mount the bucket (gcsfuse,"
-            " mountpoint-s3, hdfs-fuse) and give the path of the mount"
+            " here; only runs and data may be in buckets, at gs:// or s3://. Mount the bucket"
+            " (gcsfuse, mountpoint-s3, hdfs-fuse) and give the path of the mount"
         )
 
 

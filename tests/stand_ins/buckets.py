@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.client
 import http.server
 import importlib.util
 import json
+import pathlib
 import random
 import socket
 import threading
@@ -171,6 +173,89 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def proxy(server: Server, *, part: float, handler: type[Handler] = Handler) -> Iterator[Proxy]:
     """Yields a proxy of a server with trouble in a part of the requests."""
     found = Proxy(server.url, part=part, handler=handler)
+    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.shutdown()
+        found.server_close()
+        thread.join()
+
+
+# ---- web servers ---------------------------------------------------------------------------------
+
+
+class WebServer(http.server.ThreadingHTTPServer):
+    """Serves the files of a folder by ranges, with ETags and index pages, as nginx does."""
+
+    daemon_threads = True
+    has_ranges = has_versions = has_index_pages = True
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        super().__init__(("127.0.0.1", 0), WebHandler)
+        self.folder = folder
+        self.requests: list[str] = []  # "path range" of each
+
+    @property
+    def url(self) -> str:
+        """The address of the server."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Says nothing of connections that clients end."""
+
+
+class WebHandler(http.server.BaseHTTPRequestHandler):
+    """One connection of a client of a web server."""
+
+    protocol_version = "HTTP/1.1"
+    server: WebServer
+
+    def do_GET(self) -> None:
+        """Answers with a file, a part of it, or an index page."""
+        name = urllib.parse.unquote(self.path)
+        path, asked = self.server.folder / name.lstrip("/"), self.headers.get("Range", "")
+        self.server.requests.append(f"{name} {asked}")
+        if path.is_dir() and not name.endswith("/"):
+            return self.send(301, b"", Location=f"{self.path}/")
+        if path.is_dir():
+            names = (f"{p.name}/" if p.is_dir() else p.name for p in sorted(path.iterdir()))
+            links = ("../", "?C=N;O=D", *map(urllib.parse.quote, names))
+            page = "".join(f'<a href="{link}">x</a>' for link in links).encode()
+            status = 200 if self.server.has_index_pages else 403
+            return self.send(status, page, **{"Content-Type": "text/html"})
+        if not path.is_file() or ".." in name:
+            return self.send(404, b"none")
+        data, headers = path.read_bytes(), dict[str, str]()
+        if self.server.has_versions:
+            headers["ETag"] = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+        if not asked or not self.server.has_ranges:
+            return self.send(200, data, **headers)
+        start, stop = (int(end) for end in asked.removeprefix("bytes=").split("-"))
+        if start >= len(data):
+            return self.send(416, b"", **{"Content-Range": f"bytes */{len(data)}"}, **headers)
+        part = data[start : stop + 1]
+        headers["Content-Range"] = f"bytes {start}-{start + len(part) - 1}/{len(data)}"
+        return self.send(206, part, **headers)
+
+    def send(self, status: int, content: bytes, **headers: str) -> None:
+        """Sends an answer."""
+        self.send_response_only(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Prints nothing."""
+
+
+@contextlib.contextmanager
+def web_server(folder: pathlib.Path) -> Iterator[WebServer]:
+    """Yields a web server of a folder's files."""
+    pytest.importorskip("aiohttp", reason="needs aiohttp, of the extra https")
+    found = WebServer(folder)
     thread = threading.Thread(target=found.serve_forever, daemon=True)
     thread.start()
     try:

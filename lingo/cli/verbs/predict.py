@@ -45,12 +45,15 @@ from lingo.cli.options import StepOptions
 from lingo.config.options import option, option_class
 from lingo.config.params import suggest
 from lingo.contract import Experiment, build_experiment
+from lingo.data.files import open_file
 from lingo.data.input import Input
+from lingo.data.store import is_address
 from lingo.storage.examples import (
     OUTPUT_SUFFIXES,
     SUFFIXES,
     Add,
     json_lines,
+    parse_examples,
     read_examples,
     write_examples,
 )
@@ -205,8 +208,12 @@ def _read(name: str, experiment: Experiment) -> Mapping[str, np.ndarray] | str |
     if name in names:
         return None
     if Path(name).suffix in SUFFIXES:
-        return read_examples(Path(name))
-    if not (os.path.lexists(os.path.expanduser(name)) or glob.has_magic(name)):
+        if not is_address(name):
+            return read_examples(Path(name))
+        with open_file(name) as file:
+            return parse_examples(file, name)
+    is_path = os.path.lexists(os.path.expanduser(name)) or glob.has_magic(name)
+    if not (is_path or is_address(name)):
         raise UsageError(
             f"--input={name} is neither an evaluation input ({', '.join(names) or 'it has none'})"
             f" nor a {_ARRAYS}, nor a file or folder.{suggest(name, names)}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import os
-import stat
 from collections.abc import Iterator
 from typing import ClassVar, Literal, NamedTuple
 
@@ -36,6 +35,7 @@ from lingo.data.files import (
 )
 from lingo.data.record_source import CorruptRecord, DecodedRecords, MatchingFiles, split_hash
 from lingo.data.sources.jsonl import check_field, read_objects, text_of
+from lingo.data.store import FILE, Store, Stores, is_address, is_folder, store_of
 from lingo.data.tokenizer import TokenCounts, Tokenizer
 
 EXTENSIONS = (".wav", ".flac")
@@ -84,9 +84,9 @@ class AudioSource(DecodedRecords, interface=True):
 
     def all_files(self) -> list[File]:
         check_audio_packages()
-        found: dict[str, tuple[File, str]] = {}
+        found, stores = dict[str, tuple[File, str]](), Stores()
         for one in self.recordings():
-            file = _listed_file(self._name(one.path), one)
+            file = _listed_file(self._name(one.path), one, stores.of(one.path))
             if file.name in found:
                 raise DataError(
                     f"{one.where} names {one.path}, which {found[file.name][1]} names, too: leave"
@@ -153,14 +153,14 @@ class AudioFiles(AudioSource, MatchingFiles):
         return self._place().root
 
     def recordings(self) -> Iterator[Recording]:
-        is_folder = os.path.isdir(os.path.expanduser(self.p.pattern))
+        has_folder = is_folder(os.path.expanduser(self.p.pattern))
         for file in list_files([self._place()]):
-            if not is_folder or file.path.lower().endswith(EXTENSIONS):
+            if not has_folder or file.path.lower().endswith(EXTENSIONS):
                 yield Recording(file.path, "", self.p.pattern)
 
     def _place(self) -> FilePattern:
         folder = os.path.expanduser(self.p.pattern)
-        if os.path.isdir(folder):
+        if is_folder(folder):
             return FilePattern(folder, os.path.join("**", "*"))
         return place_of(self.p.pattern)
 
@@ -185,7 +185,10 @@ class _ListedAudio(AudioSource, interface=True):
     def _recording(self, audio: str, text: str, where: str) -> Recording:
         if not audio:
             raise DataError(f"{where}: it names no audio file.")
-        return Recording(os.path.join(self.root(), os.path.expanduser(audio)), text, where)
+        path = os.path.expanduser(audio)
+        if not is_address(path):
+            path = os.path.join(self.root(), path)
+        return Recording(path, text, where)
 
 
 class JsonlAudio(_ListedAudio):
@@ -271,13 +274,14 @@ class LibriSpeech(AudioSource):
         files = list_files([FilePattern(self.root(), os.path.join("**", f"*{_TRANSCRIPTS}"))])
         if not files:
             raise DataError(f"{self.root()} has no file *{_TRANSCRIPTS}: give another folder.")
+        store = store_of(self.root())
         for file in files:
             folder = os.path.dirname(file.path)
             for number, line in enumerate(_read_lines(file), 1):
                 name, _, text = line.strip().partition(" ")
                 where = f"{file.path}, line {number}"
                 if name:
-                    yield Recording(_audio_path(folder, name, where), text.strip(), where)
+                    yield Recording(_audio_path(store, folder, name, where), text.strip(), where)
 
 
 def _read_lines(file: File) -> list[str]:
@@ -287,23 +291,20 @@ def _read_lines(file: File) -> list[str]:
         raise DataError(f"{file.path} is not text in UTF-8: {error.reason}.") from None
 
 
-def _audio_path(folder: str, name: str, where: str) -> str:
+def _audio_path(store: Store, folder: str, name: str, where: str) -> str:
     """Returns the path of a recording; raises DataError if no file has it."""
     paths = [os.path.join(folder, name + extension) for extension in reversed(EXTENSIONS)]
     for path in paths:
-        if os.path.exists(path):
+        if store.exists(path):
             return path
     raise DataError(f"{where} names {name!r}, but there is no {paths[0]} and no {paths[1]}.")
 
 
-def _listed_file(name: str, recording: Recording) -> File:
+def _listed_file(name: str, recording: Recording, store: Store) -> File:
     try:
-        status = os.stat(recording.path)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(
-            f"{recording.where} names {recording.path}, which cannot be read: {reason}."
-        ) from None
-    if not stat.S_ISREG(status.st_mode):
+        status = store.status(recording.path)
+    except DataError as error:
+        raise DataError(f"{recording.where} names a recording, but {error}") from None
+    if status.kind != FILE:
         raise DataError(f"{recording.where} names {recording.path}, which is not a file.")
-    return File(name, recording.path, status.st_size, status.st_mtime_ns)
+    return File(name, recording.path, status.size, status.version)

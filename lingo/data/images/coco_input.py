@@ -20,12 +20,13 @@ from lingo.config import ranges
 from lingo.config.base.types import FilePath, Operational
 from lingo.config.params import ParamError
 from lingo.data.example_input import IndexedInput
-from lingo.data.files import DataError, open_file
+from lingo.data.files import DataError, File, open_file
 from lingo.data.images.coco_annotations import Annotations, read_annotations
 from lingo.data.images.decode import Part, PixelBudget, decode_into, part_of
 from lingo.data.images.header import MAX_BYTES, MAX_PIXELS, BrokenImage, read_header
 from lingo.data.images.view import Window
 from lingo.data.index import Progress
+from lingo.data.store import Store, store_of
 from lingo.metrics.mask import fill_run_lengths, write_run_lengths
 from lingo.ops import random
 from lingo.ops.image.box import Box
@@ -156,15 +157,17 @@ class CocoInput(IndexedInput):
 
         The digest is of the annotations' content, and of the images' names and sizes.
         """
-        path, sizes = self.p.annotations, self._opened()[1]
+        path, files = self.p.annotations, self._opened()[1]
+        tells_content = store_of(self.p.folder).versions_tell_content
         with open_file(path) as file:
             digest = hashlib.file_digest(file, "sha256")
-        for name, size in zip(self._annotations.file_names, sizes, strict=True):
-            digest.update(f"{name}\0{size}\n".encode())
+        for file in files:
+            version = f" {file.version}" if tells_content else ""
+            digest.update(f"{file.name}\0{file.size}{version}\n".encode())
         return {
             "source": f"{os.path.basename(path)} of COCO's layout",
-            "images": len(sizes),
-            "bytes": sum(sizes),
+            "images": len(files),
+            "bytes": sum(file.size for file in files),
             "digest": digest.hexdigest(),
         }
 
@@ -176,8 +179,8 @@ class CocoInput(IndexedInput):
     def _annotations(self) -> Annotations:
         return self._opened()[0]
 
-    def _open(self) -> tuple[Annotations, list[int]]:
-        """Returns the annotations, and the size of each image's file, in bytes."""
+    def _open(self) -> tuple[Annotations, list[File]]:
+        """Returns the annotations, and the file of each image."""
         p = self.p
         has_masks = p.mask_size is not None or p.max_runs is not None
         annotations = read_annotations(p.annotations, p.num_classes, has_masks=has_masks)
@@ -190,16 +193,16 @@ class CocoInput(IndexedInput):
                 f"{self.p.annotations}: image {annotations.image_ids[most]} has {num} boxes, more"
                 f" than max_boxes={self.p.max_boxes}: set it to {num}."
             )
-        return annotations, [self._file_size(name) for name in annotations.file_names]
+        store = store_of(self.p.folder)
+        return annotations, [self._file(store, name) for name in annotations.file_names]
 
-    def _file_size(self, name: str) -> int:
+    def _file(self, store: Store, name: str) -> File:
         path = os.path.join(self.p.folder, name)
         try:
-            return os.stat(path).st_size
-        except OSError as error:
-            raise DataError(
-                f"{path}, an image of {self.p.annotations}, cannot be read: {error.strerror}."
-            ) from None
+            status = store.status(path)
+        except DataError as error:
+            raise DataError(f"{self.p.annotations} names an image, but {error}") from None
+        return File(name, path, status.size, status.version)
 
     def _empty(self, num: int) -> dict[str, np.ndarray]:
         """Returns the arrays of `num` examples, without boxes; `images` is uninitialized."""
@@ -286,7 +289,7 @@ class CocoInput(IndexedInput):
 
     def _read_part(self, index: int, window: Window) -> Part:
         """Returns the part of an image that is seen; raises DataError for an unexpected size."""
-        with open_file(self._path(index)) as file:
+        with self._opened()[1][index].open_stream() as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise self._error(index, f"has more than {MAX_BYTES:,} bytes")
@@ -304,7 +307,7 @@ class CocoInput(IndexedInput):
         return part_of(data, header, window)
 
     def _path(self, index: int) -> str:
-        return os.path.join(self.p.folder, self._annotations.file_names[index])
+        return self._opened()[1][index].path
 
     def _error(self, index: int, message: str) -> DataError:
         return DataError(f"{self._path(index)}: the image {message}. Replace it, or remove it.")

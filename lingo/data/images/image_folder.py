@@ -7,9 +7,10 @@ import os
 
 from lingo.config.base.types import FilePath
 from lingo.config.params import ParamError
-from lingo.data.files import DataError, File, FilePattern, entries, short_path
+from lingo.data.files import DataError, File, FilePattern, short_path
 from lingo.data.images.encoded import EncodedImage, EncodedImages, check_classes, read_classes
 from lingo.data.record_source import MatchingFiles
+from lingo.data.store import is_folder, is_folder_of, store_of
 
 _EXTENSIONS = (".jpg", ".jpeg", ".png")
 
@@ -79,7 +80,7 @@ class ImageFiles(EncodedImages, MatchingFiles):
 
     def places(self) -> list[FilePattern]:
         folder = os.path.expanduser(self.p.pattern)
-        if os.path.isdir(folder):
+        if is_folder(folder):
             return [FilePattern(folder, os.path.join("**", "*"))]
         return super().places()
 
@@ -113,11 +114,13 @@ def class_folders(root: str) -> list[str]:
 
     Raises DataError if `root` cannot be listed, has no folder, or has an image outside of folders.
     """
-    found = [entry for entry in entries(root) if not entry.name.startswith(".")]
-    names = sorted(entry.name for entry in found if entry.is_dir())
+    store = store_of(root)
+    found = [name for name in sorted(store.names(root)) if not name.startswith(".")]
+    names = [name for name in found if is_folder_of(store, os.path.join(root, name))]
     if not names:
         raise DataError(f"{root} has no folders: each class needs one, with its images.")
-    strays = [entry.path for entry in found if entry.name.lower().endswith(_EXTENSIONS)]
-    if strays := sorted(path for path in strays if not os.path.isdir(path)):
-        raise DataError(f"{strays[0]} is in no class: move it into the folder of its class.")
+    images = (name for name in found if name.lower().endswith(_EXTENSIONS))
+    if strays := sorted({*images}.difference(names)):
+        stray = os.path.join(root, strays[0])
+        raise DataError(f"{stray} is in no class: move it into the folder of its class.")
     return names

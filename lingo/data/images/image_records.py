@@ -28,6 +28,7 @@ from lingo.data.index import Index, Progress
 from lingo.data.record_source import MatchingFiles
 from lingo.data.sources import tfrecord
 from lingo.data.sources.tfds import TfdsRecords
+from lingo.data.store import store_of
 from lingo.storage.files import new_folder
 
 IMAGE, LABEL = "image/encoded", "image/class/label"
@@ -92,7 +93,7 @@ class TfdsImages(encoded.EncodedImages, TfdsRecords):
     def class_names(self) -> list[str]:
         name = self._label_feature
         file = self.path(f"{name}.labels.txt")
-        if os.path.exists(file):
+        if store_of(file).exists(file):
             return encoded.check_classes(encoded.read_classes(file), self.p.num_classes, file)
         known = int(self.features[name]["classLabel"]["numClasses"])
         if known != self.p.num_classes:

@@ -20,6 +20,7 @@ from lingo.config.params import ParamError, suggest
 from lingo.data.files import DataError, File, FilePattern, Read, open_file
 from lingo.data.record_source import DecodedRecords
 from lingo.data.sources.tfrecord import one_string, parse_example, payload, records
+from lingo.data.store import store_of
 
 _JSON_BYTES = 1 << 26
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
@@ -39,7 +40,8 @@ class TfdsRecords(DecodedRecords):
     def places(self) -> list[FilePattern]:
         if not self._shards:
             raise DataError(f"{self.path('dataset_info.json')}: {self.p.subset!r} has no shards.")
-        missing = [name for name in self._shards if not os.path.isfile(self.path(name))]
+        present = {*store_of(self._root).names(self._root)}
+        missing = [name for name in self._shards if name not in present]
         if missing:
             raise DataError(
                 f"{self.path(missing[0])} is not there: {len(missing)} of the"

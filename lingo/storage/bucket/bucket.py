@@ -1,4 +1,4 @@
-"""The objects below an address in a bucket, by fsspec: gs:// by gcsfs, s3:// by s3fs.
+"""The objects below an address, by fsspec: gs:// by gcsfs, s3:// by s3fs, https:// by `web.py`.
 
 Every call may be repeated without harm, so a call that fails by the network or the server is
 repeated: after a random pause below a limit that doubles from try to try (exponential backoff with
@@ -8,6 +8,7 @@ between two writers. It compares the bytes after a failure that may have been a 
 
 from __future__ import annotations
 
+import datetime
 import errno
 import hashlib
 import logging
@@ -15,7 +16,7 @@ import os
 import random
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from lingo.config.base.errors import check_package
 from lingo.storage import injection
@@ -28,7 +29,19 @@ _SECONDS_PER_TRY = 60
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 10.0
 _PIECE_BYTES = 32 << 20  # larger objects are sent in parts, and read in pieces
 
-_EXTRAS = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3"), "memory": ("fsspec", "s3")}
+_EXTRAS = {
+    "gs": ("gcsfs", "gcs"),
+    "s3": ("s3fs", "s3"),
+    "https": ("aiohttp", "https"),
+    "http": ("aiohttp", "https"),
+    "memory": ("fsspec", "s3"),
+}
+SCHEMES = tuple(_EXTRAS)
+"""The schemes of addresses that can be read; memory: objects of this process, for tests."""
+
+WEB = ("https", "http")
+"""The schemes of web servers, which are only read."""
+
 _FINAL = (FileNotFoundError, PermissionError, FileExistsError, NotImplementedError, TypeError)
 _FINAL_ERRNO = (errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EMSGSIZE, errno.ENAMETOOLONG)
 _CREDENTIALS = (
@@ -40,6 +53,7 @@ _CREDENTIALS = (
     "RefreshError",
 )
 _UNMET = ("PreconditionFailed", "412")
+_VERSIONS = ("ETag", "md5Hash", "crc32c", "etag", "Last-Modified", "created")
 
 _T = TypeVar("_T")
 
@@ -52,6 +66,15 @@ class BucketError(StorageError):
 
 class MissingObject(BucketError):
     """An object is not there, or its bucket is not."""
+
+
+class Entry(NamedTuple):
+    """An object or a folder, as a bucket or a web server describes it."""
+
+    name: str  # without the folder it is in
+    is_folder: bool
+    size: int | None  # bytes; None: not told, as in the index pages of web servers
+    version: str  # changes whenever the content does, such as the ETag; "" if not told
 
 
 class Bucket:
@@ -79,6 +102,19 @@ class Bucket:
         root = self._root.strip("/") + "/"
         names = (name.lstrip("/") for name in found)
         return sorted(name.removeprefix(root) for name in names if name.startswith(root))
+
+    def entries(self, folder: str = "") -> list[Entry]:
+        """Returns what is directly in a folder, in any order; raises MissingObject, BucketError."""
+        path = self._path(folder) if folder else self._root
+        found = self._call("list", folder, lambda: self._files.ls(path, detail=True))
+        # An object with the folder's own name only marks that there is a folder.
+        own = path.strip("/")
+        return [_entry(about) for about in found if about["name"].strip("/") != own]
+
+    def entry(self, name: str = "") -> Entry:
+        """Returns an object or a folder; raises MissingObject, BucketError."""
+        path = self._path(name) if name else self._root
+        return _entry(self._call("read", name, lambda: self._files.info(path)))
 
     def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
         """Returns an object's bytes from `start` to `stop`; raises MissingObject."""
@@ -190,9 +226,13 @@ class Bucket:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         bucket = f"{self._scheme}://{self._root.split('/')[0]}"
         if isinstance(error, FileNotFoundError):
+            if self._scheme in WEB:
+                return MissingObject(f"cannot {verb} {where}: the server has no such file")
             there = f"it is not there, or there is no bucket {bucket}: make the bucket first"
             return MissingObject(f"cannot {verb} {where}: {there} ({reason})")
-        if isinstance(error, PermissionError):
+        if isinstance(error, PermissionError) and self._scheme in WEB:
+            advice = "the server allows it only to those who are logged in, or to nobody"
+        elif isinstance(error, PermissionError):
             advice = f"these credentials may not {verb} in {bucket}, or are wrong"
         elif type(error).__name__ in _CREDENTIALS or getattr(error, "code", 0) == 401:
             advice = "no credentials were found: " + {
@@ -208,6 +248,11 @@ class Bucket:
 
 def _open_file_system(scheme: str) -> Any:
     """Returns fsspec's file system: no cached listings, no retries of its own, limited tries."""
+    if scheme in WEB:
+        check_package("fsspec", f"{scheme}://", extra="https")
+        from lingo.storage.bucket.web import WebFiles
+
+        return WebFiles(scheme, seconds=_SECONDS_PER_TRY)
     import fsspec
 
     options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
@@ -223,6 +268,16 @@ def _open_file_system(scheme: str) -> Any:
     if scheme == "s3":
         files.retries = 1
     return files
+
+
+def _entry(about: dict[str, Any]) -> Entry:
+    """Returns an entry from what fsspec tells about it."""
+    name, is_folder = about["name"].rstrip("/").rpartition("/")[2], about["type"] == "directory"
+    version = next((about[key] for key in _VERSIONS if about.get(key)), "")
+    if isinstance(version, datetime.datetime):  # the time of an object in memory has two forms
+        version = version.timestamp()
+    size = about["size"]
+    return Entry(name, is_folder, None if size is None else int(size), str(version))
 
 
 def _is_passing(error: Exception) -> bool:

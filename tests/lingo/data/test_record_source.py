@@ -167,7 +167,7 @@ def test_a_fraction_that_leaves_a_part_empty_is_refused(fraction):
 def test_files_are_split_by_their_names_as_ever():
     source = TextFiles.params(pattern="/x", split="heldout", heldout_fraction=0.25).build()
     names = [f"folder/{i}.txt" for i in range(200)]
-    files = [File(name, f"/x/{name}", size=1, modification_time=0) for name in names]
+    files = [File(name, f"/x/{name}", size=1, version="0") for name in names]
     digests = [hashlib.sha256(name.encode()).hexdigest() for name in names]
     expected = [digest[0] < "4" for digest in digests]  # a quarter of all first digits
     assert source.files_in_split(files).tolist() == expected

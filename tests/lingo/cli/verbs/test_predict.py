@@ -13,8 +13,10 @@ import pytest
 
 import lingo
 from lingo.cli.main import main
+from lingo.storage.bucket.bucket import Bucket
 from lingo.storage.examples import read_examples
 from lingo.trainer.progress import Progress
+from tests.stand_ins.buckets import memory_bucket
 
 pytestmark = [
     pytest.mark.xdist_group("predict"),  # the run of the fixture is done once
@@ -86,6 +88,20 @@ def test_the_arrays_of_a_file_are_predicted(command, run, tmp_path, suffix):
     assert found.keys() == expected.keys() == {"tokens", "log_probs"}
     np.testing.assert_array_equal(found["tokens"], expected["tokens"])
     np.testing.assert_allclose(found["log_probs"], expected["log_probs"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mine.npz", "mine.jsonl"])
+def test_what_is_in_a_bucket_is_predicted_as_a_file_is(command, tmp_path, name, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rows = [{"tokens": [2, 5, 7 + i], "segments": [1] * 3, "positions": [0, 1, 2]} for i in (0, 1)]
+    np.savez(tmp_path / "mine.npz", **{key: [row[key] for row in rows] for key in rows[0]})
+    (tmp_path / "mine.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    address = f"memory://{memory_bucket()}"
+    for path in tmp_path.glob("mine.*"):
+        Bucket(address).put(path.name, path.read_bytes())
+    for folder, output in ((".", "local.jsonl"), (address, "remote.jsonl")):
+        assert main([*command, f"--input={folder}/{name}", f"--output={output}"]) == 0
+    assert (tmp_path / "local.jsonl").read_bytes() == (tmp_path / "remote.jsonl").read_bytes()
 
 
 def test_long_work_shows_how_much_is_done(command, monkeypatch, capsys):

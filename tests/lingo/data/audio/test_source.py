@@ -136,7 +136,7 @@ def test_damaged_files_are_an_error_or_left_out_and_told(clips: pathlib.Path) ->
     [
         (
             '{"audio": "c.wav", "text": "x"}',
-            "clips.jsonl, line 4 names .*, which cannot be read",
+            "clips.jsonl, line 4 names a recording, but .*c.wav cannot be read: No such",
         ),
         ('{"audio": ".", "text": "x"}', "which is not a file"),
         ('{"audio": "", "text": "x"}', "line 4: it names no audio file"),

@@ -244,7 +244,9 @@ def test_an_image_that_is_missing_damaged_or_of_another_size_is_an_error(root):
     path = root / "images/c.jpg"
     whole = path.read_bytes()
     path.unlink()
-    with pytest.raises(DataError, match=r"c\.jpg, an image of .*instances\.json, cannot be read"):
+    with pytest.raises(
+        DataError, match=r"instances\.json names an image, but .*c\.jpg cannot be read"
+    ):
         coco(root).prepare()
     path.write_bytes(encode(picture(26, 25)))
     with pytest.raises(DataError, match=r"c\.jpg: the image has 25 x 26 pixels, but 25 x 25 in"):
