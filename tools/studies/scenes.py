@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -58,7 +59,8 @@ def draw_scenes(run: Path) -> np.ndarray:
     data = model.experiment.eval_inputs["heldout"]
     batch = {name: array[:NUM_DRAWN] for name, array in data.batch(0).items()}
     found = model.predict({"images": batch["images"]})
-    return model.experiment.task.summaries(batch, found)["boxes"].to_rgb()
+    picture: Any = model.experiment.task.summaries(batch, found)["boxes"]
+    return picture.to_rgb()
 
 
 # ---- page ----------------------------------------------------------------------------------------
