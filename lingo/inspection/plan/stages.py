@@ -11,6 +11,7 @@ before it computes gradients, and adds up the gradients of micro-batches (Huang 
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 from collections.abc import Sequence
@@ -276,9 +277,9 @@ def _columns(stages: Sequence[Stage]) -> Columns:
     return Columns(words, numbers)
 
 
-def as_json(plan: StagePlan, name: str) -> dict[str, Any]:
-    """Returns a plan as JSON values, with all digits."""
-    return {
+def json_text(plan: StagePlan, name: str) -> str:
+    """Returns a plan as one line of JSON, with all digits."""
+    values = {
         "experiment": name,
         "is_prediction": True,
         "hardware": plan.hardware.name,
@@ -302,3 +303,4 @@ def as_json(plan: StagePlan, name: str) -> dict[str, Any]:
             for stage in plan.stages
         ],
     }
+    return f"{json.dumps(values)}\n"
