@@ -124,9 +124,7 @@ def test_a_trained_symmetric_range_of_a_factor_stays(perm: list[int]) -> None:
         return tf.matmul(constant(x[:, :, :, :6], INPUT), factor)
 
     interpreter = tf.lite.Interpreter(model_content=convert(compute, examples))
-    (product,) = (
-        op for op in interpreter._get_ops_details() if op["op_name"] == "BATCH_MATMUL"
-    )
+    (product,) = (op for op in interpreter._get_ops_details() if op["op_name"] == "BATCH_MATMUL")
     tensors = {t["index"]: t["quantization"] for t in interpreter.get_tensor_details()}
     scale, zero = tensors[product["inputs"][1]]
     assert zero == 0
