@@ -181,7 +181,7 @@ def _center_factor(model: _Model, graph: Any, operation: Any) -> list[Any]:
 
 
 def _is_trained_symmetric(model: _Model, graph: Any, place: int) -> bool:
-    """Returns whether a tensor has the values of an int8 tensor with zero point 0, moved perhaps."""
+    """Returns whether a tensor is an int8 one with zero point 0, dequantized and perhaps moved."""
     sources = {index: operation for operation in graph.operators for index in operation.outputs}
     while place in sources and model.kind(sources[place]) in ("TRANSPOSE", "RESHAPE"):
         place = sources[place].inputs[0]
