@@ -143,7 +143,8 @@ def _submit(options: Options) -> None:
         raise UsageError(f"--on={options.on} needs a cluster file: --cluster=cluster.toml")
     cluster = cluster_file.read(options.cluster)
     inner = _read_inner(options.command, JOBS, "for a job of a cluster")
-    buckets.bring_down(verb, inner)
+    if inner.run is not None or not options.dry_run:  # else a dry run would ask the network
+        buckets.bring_down(verb, inner)
     work = _sweep_work(inner) if verb == "sweep" else _train_work(inner)
     directory = RunDirectory(work.logdir)
     inside = cluster.image is not None  # the image has its own lingo
