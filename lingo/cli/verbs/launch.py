@@ -143,7 +143,7 @@ def _submit(options: Options) -> None:
         raise UsageError(f"--on={options.on} needs a cluster file: --cluster=cluster.toml")
     cluster = cluster_file.read(options.cluster)
     inner = _read_inner(options.command, JOBS, "for a job of a cluster")
-    if inner.run is not None or not options.dry_run:  # else a dry run would ask the network
+    if inner.run is not None:
         buckets.bring_down(verb, inner)
     work = _sweep_work(inner) if verb == "sweep" else _train_work(inner)
     directory = RunDirectory(work.logdir)
@@ -160,6 +160,7 @@ def _submit(options: Options) -> None:
     if options.dry_run:
         print(scheduler.text(one) + (f"\n# {COMMANDS}\n{listed}" if one.is_sweep else ""), end="")
         return
+    buckets.bring_down(verb, inner)  # the record of an earlier job
     _refuse_second(directory.path)
     texts = {**work.texts, "cluster.toml": Path(options.cluster).read_text(), COMMANDS: listed}
     id = job.submit(one, scheduler, texts, work.source)
