@@ -25,13 +25,14 @@ is an array of jobs. docs/slurm.md has the keys of the cluster file.
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from lingo.cli import command, workers
+from lingo.cli import buckets, command, workers
 from lingo.cli.command import UsageError, Verb, VerbOptions
 from lingo.cli.verbs import decode, eval, predict, sweep, train
 from lingo.config import text
@@ -44,6 +45,7 @@ from lingo.launch import cluster_file, job
 from lingo.launch.kubernetes import Kubernetes
 from lingo.launch.slurm import COMMANDS, Slurm
 from lingo.processes.signals import Signals
+from lingo.storage.bucket import cache
 from lingo.study.plan import remaining_trials
 from lingo.study.report import align
 from lingo.trainer.directory.run_directory import RunDirectory
@@ -141,6 +143,8 @@ def _submit(options: Options) -> None:
         raise UsageError(f"--on={options.on} needs a cluster file: --cluster=cluster.toml")
     cluster = cluster_file.read(options.cluster)
     inner = _read_inner(options.command, JOBS, "for a job of a cluster")
+    if inner.run is not None:
+        buckets.bring_down(verb, inner)
     work = _sweep_work(inner) if verb == "sweep" else _train_work(inner)
     directory = RunDirectory(work.logdir)
     inside = cluster.image is not None  # the image has its own lingo
@@ -156,6 +160,7 @@ def _submit(options: Options) -> None:
     if options.dry_run:
         print(scheduler.text(one) + (f"\n# {COMMANDS}\n{listed}" if one.is_sweep else ""), end="")
         return
+    buckets.bring_down(verb, inner)  # the record of an earlier job
     _refuse_second(directory.path)
     texts = {**work.texts, "cluster.toml": Path(options.cluster).read_text(), COMMANDS: listed}
     id = job.submit(one, scheduler, texts, work.source)
@@ -167,12 +172,17 @@ def _train_work(options: train.Options) -> _Work:
     logdir = options.logdir or options.run
     if not logdir or options.dry_run:
         raise UsageError("a job trains in a directory: --logdir=DIR, without --dry_run")
-    request, run = train.read_request(options), RunDirectory(logdir)
-    place = run.address or str(run.path.absolute())
-    changed = dataclasses.replace(options, logdir=place, run=place if options.run else None)
+    request = train.read_request(options)
+    given = options.run and _place(options.run)
+    changed = dataclasses.replace(options, logdir=_place(logdir), run=given)
     resolved = text.render(text.resolve(request.params))
     texts = {"experiment.json": request.config, "experiment.txt": resolved}
-    return _Work(run.path.absolute(), [("train", *_flags(changed))], texts, request.source)
+    return _Work(Path(logdir).absolute(), [("train", *_flags(changed))], texts, request.source)
+
+
+def _place(directory: str) -> str:
+    """Returns a run's directory from anywhere: its absolute path, or its address in a bucket."""
+    return cache.address_of(directory) or os.path.abspath(directory)
 
 
 def _sweep_work(options: sweep.Options) -> _Work:
