@@ -250,7 +250,7 @@ class BlockCache:
         """Returns bytes begin, ..., end - 1 of a block; None without a block of `size` bytes."""
         try:
             descriptor = os.open(self._folder / key, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except OSError:  # `write` says what is wrong with the folder, if anything is
             return None
         try:
             about = os.fstat(descriptor)

@@ -3,8 +3,6 @@
 A server on this machine answers as S3 does. Two caches stand for two machines.
 """
 
-import contextlib
-import shutil
 import signal
 import uuid
 
@@ -13,7 +11,7 @@ import pytest
 from lingo.storage.bucket import commit
 from lingo.storage.bucket.bucket import Bucket
 from lingo.storage.bucket.table import OBJECTS
-from tests.stand_ins.buckets import BUCKET, Server, proxy, s3_server, web_server
+from tests.stand_ins.buckets import BUCKET, Server, proxy, s3_server
 
 OFTEN = "--set=checkpoint.upload_minutes=0"
 LONG = ("--set=max_steps=300", "--set=checkpoint.keep=2")
@@ -183,29 +181,3 @@ def test_four_workers_train_a_run_in_a_bucket(machines):
     copied = machines.lingo(OTHER, "copy", f"--from={machines.address}", "--to=run")
     assert copied.returncode == 0, copied.stderr
     assert runs.digests("run") == runs.digests("whole")
-
-
-@pytest.mark.parametrize("kind", ["s3", "https"])
-def test_data_on_a_server_in_trouble_train_as_local_files_do_also_when_killed(
-    runs, server, reference, kind, monkeypatch
-):
-    texts = runs.folder / "texts"
-    with contextlib.ExitStack() as servers:
-        source = server if kind == "s3" else servers.enter_context(web_server(texts))
-        trouble = servers.enter_context(proxy(Server(source.url), part=0.05))
-        environment = Server(trouble.url).environment
-        pattern = f"{trouble.url}/*.txt"
-        if kind == "s3":
-            pattern = f"s3://{BUCKET}/{uuid.uuid4().hex}/*.txt"
-            for name, value in server.environment.items():
-                monkeypatch.setenv(name, value)
-            for path in texts.iterdir():
-                Bucket(pattern.rpartition("/")[0]).put(path.name, path.read_bytes())
-        file = runs.folder / "small.py"
-        file.write_text(file.read_text().replace(f"{texts}/*.txt", pattern))
-        killed = runs.train("run", inject="step:kill@8", **environment)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        shutil.rmtree(runs.folder / "cache/lingo/data")  # as if on another machine
-        done = runs.train("run", **environment)
-        assert done.returncode == 0, done.stderr
-        runs.assert_same(reference)
