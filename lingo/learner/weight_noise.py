@@ -1,4 +1,4 @@
-"""Variational noise: in training, layers compute with weights plus random noise (Graves 2011).
+"""Variational noise: in training, layers compute with noisy weights (Graves 2011).
 
     loss and gradients      at w + stddev * noise, new noise at each step
     the optimizer, decay, averages, evaluations and checkpoints     w
