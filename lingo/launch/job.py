@@ -74,6 +74,20 @@ class Job(NamedTuple):
         """The directory of the run, or its address in a bucket."""
         return self.run.address or str(self.run.path)
 
+    def check_shared(self) -> None:
+        """Raises ParamError if several nodes would not have the run's directory in common."""
+        cluster, place = self.cluster, os.path.abspath(self.run.path)
+        if cluster.shared is None:
+            if cluster.nodes > 1:
+                raise ParamError(
+                    f"{cluster.nodes} nodes need a directory that all have in common: name it in"
+                    ' the cluster file, such as shared = "/data"'
+                )
+        elif not Path(place).is_relative_to(cluster.shared):
+            raise ParamError(
+                f"--logdir={place} is not below {cluster.shared}, which all nodes have in common"
+            )
+
 
 class Scheduler(Protocol):
     """A program that runs jobs on a cluster."""

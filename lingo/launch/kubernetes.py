@@ -14,7 +14,6 @@ from typing import Any
 
 from lingo.config.params import ParamError
 from lingo.launch.job import ENDED, Job, Record, SchedulerError, call
-from lingo.launch.slurm import check_shared
 from lingo.processes.processes import VARIABLE
 
 PORT = 4000
@@ -53,7 +52,7 @@ class Kubernetes:
                     f"--logdir={job.place} would be lost with the pod: give the cluster file"
                     " `claim` and `shared`, or name a bucket, gs:// or s3://"
                 )
-            check_shared(job)
+            job.check_shared()
 
     def text(self, job: Job) -> str:
         return json.dumps(_job_set(job, self.planned_id(job)), indent=1) + "\n"

@@ -66,7 +66,7 @@ class Slurm:
                 f"--logdir={job.place}: Slurm writes logs into the run's directory: name one that"
                 " all nodes have in common, and copy the run by `lingo copy`"
             )
-        check_shared(job)
+        job.check_shared()
         if cluster.image and cluster.shared is None:
             raise ParamError("the cluster file has an image, but no `shared` to mount in it")
 
@@ -129,21 +129,6 @@ class Slurm:
         for which in (("--state=PENDING",), ("--state=RUNNING", "--signal=TERM")):
             with contextlib.suppress(SchedulerError):  # the job has ended
                 call("scancel", *which, record.id)
-
-
-def check_shared(job: Job) -> None:
-    """Raises ParamError if several nodes would not have the run's directory in common."""
-    cluster, place = job.cluster, os.path.abspath(job.run.path)
-    if cluster.shared is None:
-        if cluster.nodes > 1:
-            raise ParamError(
-                f"{cluster.nodes} nodes need a directory that all have in common: name it in the"
-                ' cluster file, such as shared = "/data"'
-            )
-    elif not Path(place).is_relative_to(cluster.shared):
-        raise ParamError(
-            f"--logdir={place} is not below {cluster.shared}, which all nodes have in common"
-        )
 
 
 def _options(job: Job) -> Iterator[str]:
