@@ -83,8 +83,8 @@ def commit(
         work.write(folder)
         work.meet()
         _run_on_leader(processes, COMMITTED, functools.partial(work.commit, folder, metadata))
-    finally:  # of the leader's folder nothing is left after a commit: it was renamed
-        if processes.is_leader or parts is not None:
+    finally:  # a commit renames the leader's folder
+        if (processes.is_leader or parts is not None) and folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
 
 

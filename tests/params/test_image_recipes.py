@@ -185,4 +185,4 @@ def test_pods_train_in_bfloat16_on_parts_of_a_batch_that_fit() -> None:
     images = params.train_input.batch_size // params.runtime.data // params.accumulation_steps
     assert (images, params.runtime.shard_update) == (8, True)
     assert {norm.statistics_over for norm in params.all(BatchNorm)} == {64}
-    assert params.train_input.augment_arguments["auto"]
+    assert params.train_input.augment_arguments["uses_auto_augment"]

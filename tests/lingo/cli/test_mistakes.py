@@ -34,7 +34,7 @@ MISTAKES = [
     ("describe", "describe needs a word: lingo describe NAME"),
     ("why --exp=tiny", "why needs a word: lingo why PATH"),
     ("checkpoint", "needs a word: lingo checkpoint list|inspect|verify"),
-    ("launch train --exp=tiny", "launch needs a command after --"),
+    ("launch train --exp=tiny", "A command and its flags stand after --"),
     ("launch --workers=2 -- tran --exp=tiny", "Did you mean 'train'"),
     # ---- addresses, which are no paths here
     (f"train {TINY} --logdir=hdfs://a/run", "'hdfs://a/run' is an address, but lingo reads"),
