@@ -324,8 +324,7 @@ def _override(name: str, value: str) -> str:
 def _word(
     name: str, form: str, words: Sequence[str], values: flags.FlagValues, *, usage: str
 ) -> str:
-    allowed = bool(form)
-    if len(words) > allowed:
+    if len(words) > (allowed := bool(form)):
         stray = words[allowed]
         after = f" after {form}" if form else ""
         bare = stray.lstrip(_DASHES)
