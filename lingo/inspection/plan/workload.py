@@ -253,7 +253,7 @@ class LayerWalk:
         inside = place._replace(
             in_stack=place.in_stack or isinstance(layer, Stack),
             is_recomputed=place.is_recomputed or isinstance(layer, Remat),
-            mixture=layer if isinstance(layer, MoE) else place.mixture,
+            mixture=layer if isinstance(layer, MoE) and is_called else place.mixture,
             is_covered=place.is_covered or (is_called and _declares_residuals(layer)),
         )
         for child in layer.inner_layers():
@@ -266,9 +266,9 @@ class LayerWalk:
             slots = None if place.mixture is None else self._slots(place.mixture)
             memory = self._memory_length(layer)
             residuals = layer.residuals(ResidualCall(place.shape, self._calls, slots, memory))
-        if residuals is None:
+        if residuals is None and layer in self._calls:
             self.unknown_residuals.add(type(layer).__name__)
-            residuals = []
+        residuals = residuals or []
         if unit is not None and unit.num_classes:
             residuals = [*residuals, *_logits_residuals(place.shape, unit.num_classes)]
         for one in residuals:
@@ -335,7 +335,7 @@ class LayerWalk:
         has two products with one-hot tensors, which send tokens to slots and results back.
         """
         shape, flops = place.shape, self._own_flops(layer)
-        if isinstance(layer, MoE):
+        if isinstance(layer, MoE) and layer in self._calls:  # a frozen teacher's is not
             group_size = layer.p.group_size or shape[1]
             return FlopsCall(shape, 4 * self._slots(layer) * shape[-1] * group_size)
         if flops and _size(layer, {"expert"}) > 1 and place.mixture is not None:

@@ -144,7 +144,8 @@ def test_every_metric_is_the_same_on_one_and_on_several_devices(num_devices):
     expected = found.pop("expected")
     assert [*found] == ["Local", "Replicated", "Mesh"]
     for results in found.values():
-        assert results.keys() == expected.keys() | {"bins/auc", "bins/auc_error", "twice"}
+        others = {"bins/auc", "bins/auc_error", "twice", "loss/loss"}
+        assert results.keys() == expected.keys() | others
         for name, value in expected.items():
             assert results[name] == pytest.approx(value, abs=1e-9), name
         assert abs(results["bins/auc"] - expected["exact/auc"]) <= results["bins/auc_error"]

@@ -136,7 +136,7 @@ def test_the_recipe_of_gspmd_is_among_the_fastest_for_its_model() -> None:
     """Lingvo registers 128 billion weights on 256 chips as 16 x 32 cores, batch 128, finalized."""
     batch = "train_input.batch_size=128"
     found = search("lm.lingvo_dense.dense_128b", "tpu_v3", 512, batch)
-    ways = [(one.candidate.mesh, one.candidate.rules) for one in found.best[:10]]
+    ways = [(one.candidate.mesh, one.candidate.rules) for one in found.feasible[:10]]
     assert (topology({"data": 16, "model": 32}), "2d_finalized") in ways
     times = [one.step_seconds for one in found.feasible]
     assert times == pytest.approx(sorted(times), rel=1e-8)
