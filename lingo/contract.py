@@ -240,7 +240,7 @@ class Experiment(Configurable):
     optimizer: Optimizer  # how gradients change the weights
     seed: int = 0  # seed of initial weights, the order of the data and random numbers in the step
     accumulation_steps: int = 1  # parts of a batch, computed one after another to save memory
-    weight_noise: WeightNoise | None = None  # noise of the weights in training; None: there is none
+    weight_noise: WeightNoise | None = None  # noise of the weights in training; None: no noise
     init_from: WarmStart | None = None  # where initial weights are read from; None: they are random
     runtime: Operational[Runtime] = Local  # which devices compute, and how
     max_steps: Operational[int | None] = 1000  # number of training steps; None: max_epochs says it

@@ -255,7 +255,7 @@ class Report:
     def ratio(
         self, name: str, ours: Sequence[Cost], theirs: Sequence[Cost], wanted: Bound | None = None
     ) -> Spread:
-        """Prints and returns the ratio of two rivals' seconds; its note is that of CPU seconds."""
+        """Prints and returns the ratio of two rivals' seconds; the note has it in CPU time."""
         wall = ratios([c.seconds for c in ours], [c.seconds for c in theirs])
         cpu = ratios([c.cpu_seconds for c in ours], [c.cpu_seconds for c in theirs])
         self.line(name, wall, wanted, note=f"{cpu.median:9.3f}")

@@ -113,14 +113,14 @@ class File(NamedTuple):
         Raises DataError as `read` does.
         """
         if store_of(self.path).versions_tell_content:
-            return hashlib.sha256(f"{self._listed.size} {self.version}".encode()).digest()
+            return hashlib.sha256(f"{self._status.size} {self.version}".encode()).digest()
         with self.open_stream() as file:
             return hashlib.file_digest(file, "sha256").digest()
 
     @contextlib.contextmanager
     def open_stream(self) -> Iterator[BufferedReader]:
         """Opens the content; checks before and after use that the file is as it was when listed."""
-        with store_of(self.path).open(self.path, self._listed) as file:
+        with store_of(self.path).open(self.path, self._status) as file:
             if self.copy is None:
                 yield file
             else:
@@ -142,7 +142,7 @@ class File(NamedTuple):
             yield copy
 
     @property
-    def _listed(self) -> Status:
+    def _status(self) -> Status:
         size = self.size if self.copy is None else self.copy.compressed_size
         return Status(FILE, size, self.version)
 

@@ -269,7 +269,7 @@ class BlockCache:
         try:
             with explain_write_errors(self._folder):
                 self._folder.mkdir(parents=True, exist_ok=True)
-                with self._locked() as used:
+                with self._lock() as used:
                     self._make_room(used, len(data))
                     try:
                         partial.write_bytes(data)
@@ -284,7 +284,7 @@ class BlockCache:
             ) from None
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[int]:
+    def _lock(self) -> Iterator[int]:
         """Yields the descriptor of the locked file that counts the bytes."""
         descriptor = os.open(self._folder / ".used", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

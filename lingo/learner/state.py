@@ -137,7 +137,7 @@ class Learner(NamedTuple):
     specs: Specs = MappingProxyType({})  # name -> (shape, dtype) of a batch; {} if not known
     phase: str | None = None  # the phase of the task that it does; None: all phases, in turn
     whole: Task | None = None  # the `MultiTask` that has `task` as a part; None: `task` is no part
-    weight_noise: WeightNoise | None = None  # noise of the weights in training; None: there is none
+    weight_noise: WeightNoise | None = None  # noise of the weights in training; None: no noise
 
     def in_turn(self) -> list[Learner]:
         """Returns a learner for each phase of the task, in order; itself if there are no phases.

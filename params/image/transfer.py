@@ -1,8 +1,8 @@
 """Transfer from drawn letters to handwritten digits, and as in GPipe, from one task to several.
 
 GPipe pretrains AmoebaNet-B on ImageNet, then fine-tunes it on seven smaller sets (Huang et al.
-2019, sec. 4): all weights but those of the last layer are read, and all are trained. Here a small
-one learns letters that are drawn over photographs, in 32 x 32 grey pixels.
+2019, sec. 4). It reads the weights of all layers except the last, and trains all weights. Here a
+small one learns letters that are drawn over photographs, in 32 x 32 grey pixels.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ class Uploads(NamedTuple):
 
 
 def measure_uploads(work: Work, mirror: Mirror, *, num: int) -> Iterator[Uploads]:
-    """Yields the times around some uploads; those of the first, which imports, are left out."""
+    """Yields the times around some uploads, without the first, which imports modules."""
     batch, learner = work.batch(0), work.experiment.learner
 
     def train() -> float:

@@ -161,7 +161,7 @@ class TableInput(IndexedInput, Splittable, interface=True):
         return {name: array[indices] for name, array in self._rows().arrays.items()}
 
     def example_names(self, numbers: np.ndarray) -> list[str]:
-        places, rows = self._cells().places, self._kept(numbers)
+        places, rows = self._cells().places, self._row_indices(numbers)
         return [places[row] for row in rows.tolist()]
 
     def fingerprint(self) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class TableInput(IndexedInput, Splittable, interface=True):
 
     def raw_examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the raw cells (`ColumnEncoder`) of examples, by `example_id`, int64 [B]."""
-        columns, rows = self._cells().columns, self._kept(numbers).tolist()
+        columns, rows = self._cells().columns, self._row_indices(numbers).tolist()
         return self.encoder.to_raw(
             {name: [columns[name][row] for row in rows] for name in self.p.columns}
         )
@@ -288,7 +288,7 @@ class TableInput(IndexedInput, Splittable, interface=True):
                 )
         return np.array([numbers[cell] for cell in cells.columns[label]], np.int32)
 
-    def _kept(self, numbers: np.ndarray) -> np.ndarray:
+    def _row_indices(self, numbers: np.ndarray) -> np.ndarray:
         """Returns the index of each example's row in the files, by `example_id`, int64 [B]."""
         return self._rows().kept[self._order().indices(numbers)]
 

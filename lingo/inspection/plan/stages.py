@@ -56,7 +56,7 @@ class Stage(NamedTuple):
     size: StageSize  # its layers, FLOPs and tensors
     bytes: dict[str, float]  # kind, such as "weights" -> bytes on the device
     forward_seconds: float  # of a micro-batch, until its result is on the next device
-    backward_seconds: float  # likewise, recomputation included
+    backward_seconds: float  # the same of the backward pass, recomputation included
     update_seconds: float  # of the optimizer, after the last micro-batch
 
     @property

@@ -81,9 +81,9 @@ class Parts:
                 time.sleep(_POLL_SECONDS)
 
     def stand_in(self, folder: Path, names: Iterable[str]) -> None:
-        """Writes other processes' files into a folder, with nothing in those of data.
+        """Writes other processes' files into a folder; their files of data are empty.
 
-        Bundles can be merged there: that reads indices, and only renames files of data.
+        Bundles can be merged there: a merge reads indices, and only renames files of data.
         """
         for name in names:
             is_data = _DATA in name

@@ -134,7 +134,7 @@ def test_what_is_not_in_parts_is_written_by_the_leader(tmp_path, crowd):
 
 @pytest.fixture
 def apart(tmp_path, monkeypatch):
-    """Two directories on two machines, of which the leader's is mirrored in a bucket, and Parts."""
+    """Two machines' directories, the leader's mirrored in a bucket, and their Parts."""
     address = f"memory://{memory_bucket()}/run"
     monkeypatch.setenv(cache.FOLDER, str(tmp_path / "copies"))
     folders = [cache.local_copy(address), tmp_path / "other"]

@@ -1,4 +1,4 @@
-"""Data of buckets and web servers are those of local files, whatever servers do meanwhile."""
+"""Data in buckets and on web servers equals local files, even if servers fail meanwhile."""
 
 import gzip
 import importlib.util

@@ -1,4 +1,4 @@
-"""Plans of stages of unlike layers: their bytes and FLOPs are those of one device, in parts."""
+"""The bytes and FLOPs of unlike layers in stages add up to the bytes and FLOPs of one device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder in a bucket has one writer, whatever was killed, sleeps, or fails."""
+"""A folder in a bucket has one writer, even if processes are killed, sleep, or fail."""
 
 import os
 
