@@ -208,7 +208,7 @@ def _cut_file(path: Path, step: int, *, root: Path) -> None:
 
         end, size = 0, os.fstat(stream.fileno()).st_size
         with contextlib.suppress(CorruptRecord, DecodeError):
-            for start, length in records(File(path.name, str(path), size, 0), read):
+            for start, length in records(File(path.name, str(path), size, ""), read):
                 event = Event.FromString(payload(read(start, start + length), path.name))
                 if event.step > step:
                     break

@@ -25,7 +25,7 @@ from tasks.classification.snippets import (
     brackets_match,
 )
 
-FILE = File("a/b.py", "/a/b.py", 0, 0)
+FILE = File("a/b.py", "/a/b.py", 0, "")
 
 
 def snippets(kind: type[Snippets]) -> list[tuple[str, str]]:
