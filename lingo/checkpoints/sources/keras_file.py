@@ -13,9 +13,10 @@ import io
 import os
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +41,7 @@ _VARIABLES = {  # class of a layer, as Keras names its group -> its weights in o
     "batch_normalization": ("gamma", "beta", "moving_mean", "moving_variance"),
     "normalization": ("mean", "variance", "count"),
 }
+_OTHERS = {"optimizer", "seed_generator"}  # that are in layers
 _OLD_NAMES = {"depthwise_kernel": "kernel"}
 
 
@@ -119,30 +121,57 @@ def _open(path: Path, content: bytes | None) -> Iterator[Any]:
 
 
 def _datasets(file: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the array of each weight."""
-    found: list[tuple[str, Any]] = []
+    """Yields the name and the array of each weight.
+
+    The name of a layer inside of another one does not say where it is, so a network has the same
+    names inside of a `Sequential` as alone. Only weights that would share a name have their path.
+    """
+    found: list[tuple[_Place, Any]] = []
     kind = import_h5py().Dataset
 
-    def collect(name: str, item: Any) -> None:  # soft links and other files are not followed
-        if not isinstance(item, kind) or not isinstance(name, str) or item.shape is None:
-            return  # a name that is not UTF-8 comes as bytes; an array without a shape is empty
-        if weight := _weight_name(name, item):
-            found.append((weight, item))
+    def collect(path: str, item: Any) -> None:  # soft links and other files are not followed
+        if not isinstance(item, kind) or not isinstance(path, str) or item.shape is None:
+            return  # a path that is not UTF-8 comes as bytes; an array without a shape is empty
+        if place := _place(path, item):
+            found.append((place, item))
 
     file.visititems(collect)
-    yield from found
+    count = Counter(place.name for place, _ in found)
+    yield from (
+        (place.name if count[place.name] == 1 else place.path, item) for place, item in found
+    )
 
 
-def _weight_name(place: str, data: Any) -> str:
-    """Returns `layer/weight` for an array's path in a file; "" if it belongs to no layer."""
-    parts = place.split("/")
-    if parts[0] == "layers" and len(parts) == 4 and parts[2] == "vars":
-        names = _VARIABLES.get(re.sub(r"_\d+$", "", parts[1]), ())
-        layer, number = str(data.parent.attrs.get("name", parts[1])), parts[3]
-        known = number.isdecimal() and int(number) < len(names)
-        return f"{layer}/{names[int(number)] if known else number}"
+class _Place(NamedTuple):
+    """Where a file has a weight."""
+
+    name: str  # layer/weight
+    path: str  # the layers around it, too
+
+
+def _place(path: str, data: Any) -> _Place | None:
+    """Returns the place of an array with a path in a file; None if it belongs to no layer."""
+    parts = path.split("/")
+    if parts[0] == "layers":
+        return _place_of_variable(parts, data)
     parts = parts[1:] if parts[0] == _OLD_ROOT else parts
-    if parts[0] in ("layers", "optimizer", "optimizer_weights", "top_level_model_weights"):
-        return ""
+    if parts[0] in ("optimizer", "optimizer_weights", "top_level_model_weights") or len(parts) < 2:
+        return None
     weight = parts[-1].removesuffix(":0")
-    return f"{parts[0]}/{_OLD_NAMES.get(weight, weight)}" if len(parts) > 1 else ""
+    weight = _OLD_NAMES.get(weight, weight)
+    # a layer's group has a scope inside that ends with the layer's name: dense/model/dense/kernel
+    last = len(parts) - 1 - parts[::-1].index(parts[0], 1)
+    layers = parts[last:-1]
+    return _Place(f"{layers[-1]}/{weight}", "/".join([*layers, weight]))
+
+
+def _place_of_variable(parts: list[str], data: Any) -> _Place | None:
+    """Returns the place of an array that Keras 3 keeps by number, in a layer's group `vars`."""
+    layers, number = [part for part in parts[:-2] if part != "layers"], parts[-1]
+    if parts[-2:-1] != ["vars"] or not layers or not _OTHERS.isdisjoint(layers):
+        return None
+    names = _VARIABLES.get(re.sub(r"_\d+$", "", layers[-1]), ())
+    known = number.isdecimal() and int(number) < len(names)
+    weight = names[int(number)] if known else number
+    name = str(data.parent.attrs.get("name", layers[-1]))
+    return _Place(f"{name}/{weight}", "/".join([*layers, weight]))

@@ -50,6 +50,35 @@ def test_weights_have_the_names_of_their_layers(name: str, tmp_path: pathlib.Pat
     assert source.files([*expected]) == [path]
 
 
+@pytest.mark.parametrize("name", ["a.weights.h5", "a.keras", "a.h5"])
+@pytest.mark.filterwarnings("ignore:.*HDF5")
+def test_a_network_inside_of_another_has_the_same_names(name: str, tmp_path: pathlib.Path) -> None:
+    layers, inner = keras.layers, make_model()
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), inner, layers.Dropout(0.1), layers.Dense(3, name="labels")]
+    )
+    (model.save_weights if ".weights" in name else model.save)(tmp_path / name)
+    source = KerasFile(tmp_path / name)
+    inside = {f"{layer.name}/{w.name}": w.numpy() for layer in inner.layers for w in layer.weights}
+    assert {*source.tensors} == {*inside, "labels/kernel", "labels/bias"}
+    for weight, value in inside.items():
+        np.testing.assert_array_equal(source.read(weight), value)
+
+
+@pytest.mark.parametrize("name", ["a.weights.h5", "a.h5"])
+@pytest.mark.filterwarnings("ignore:.*HDF5")
+def test_weights_with_one_name_have_their_paths(name: str, tmp_path: pathlib.Path) -> None:
+    layers, x = keras.layers, keras.Input((4, 6))
+    attention = [layers.MultiHeadAttention(1, 2 + i, name=f"attend_{i}") for i in range(2)]
+    model = keras.Model(x, attention[1](attention[0](x, x), x))
+    (model.save_weights if ".weights" in name else model.save)(tmp_path / name)
+    source = KerasFile(tmp_path / name)
+    values = sorted(source.read(weight).tobytes() for weight in source.tensors)
+    assert values == sorted(weight.tobytes() for weight in model.get_weights())
+    assert len(values) == 16
+    assert all("attend_" in weight or "attention" in weight for weight in source.tensors)
+
+
 def test_older_weights_are_read_without_a_model_around_them(tmp_path: pathlib.Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["apart/apart/depthwise_kernel:0"] = np.ones([3, 3, 2, 1], "f")
