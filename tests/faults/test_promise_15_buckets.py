@@ -15,7 +15,6 @@ from lingo.storage.bucket import commit
 from lingo.storage.bucket.bucket import Bucket
 from lingo.storage.bucket.results import RESULTS
 from lingo.storage.bucket.table import OBJECTS
-from tests.faults.conftest import until
 from tests.stand_ins.buckets import BUCKET, Server, gcs_server, proxy, s3_server
 
 OFTEN = "--set=checkpoint.upload_minutes=0"
@@ -213,13 +212,9 @@ def rows(copy):
 def test_results_of_an_evaluation_elsewhere_reach_the_bucket_while_a_run_trains(
     machines, reference, monkeypatch
 ):
-    first, bucket = machines.start("one", inject="step:sleep=600@5"), machines.bucket(monkeypatch)
-
-    def is_uploaded():
-        last = commit.read_newest(bucket)
-        return last is not None and "checkpoints/step_00000003/MANIFEST.json" in last.table
-
-    until(is_uploaded, first)
+    assert machines.train("one", "--set=max_steps=3").returncode == 0
+    first = machines.start("one", inject="step:sleep=600@5")
+    machines.runs.reach_sleep(first)
     run, trust = f"--run={machines.address}", f"--trust={machines.runs.folder / 'small.py'}"
     evaluated = machines.lingo(OTHER, "eval", run, trust)
     assert evaluated.returncode == 0, evaluated.stderr
@@ -230,8 +225,8 @@ def test_results_of_an_evaluation_elsewhere_reach_the_bucket_while_a_run_trains(
     first.kill()
     assert machines.runs.finish(first).returncode == -signal.SIGKILL
     machines.assert_ends_as(reference, "one")  # this trainer takes the results
-    last, events = commit.read_newest(bucket), machines.copy(OTHER).glob("eval_same/events*")
-    assert {f"eval_same/{path.name}" for path in events} <= {*last.table}
+    bucket, events = machines.bucket(monkeypatch), machines.copy(OTHER).glob("eval_same/events*")
+    assert {f"eval_same/{path.name}" for path in events} <= {*commit.read_newest(bucket).table}
     assert bucket.names(RESULTS) == []
     assert rows(machines.copy("one")) == [wanted]
 

@@ -373,9 +373,7 @@ def from_json(content: Any) -> Table:
 
 def is_path(path: str) -> bool:
     """Returns whether a text is the path of a file in a run, which cannot lead out of it."""
-    return path.isprintable() and all(
-        part and not part.startswith(".") for part in path.split("/")
-    )
+    return path.isprintable() and all(part and not part.startswith(".") for part in path.split("/"))
 
 
 def _segment(content: Any) -> Segment:
