@@ -95,6 +95,7 @@ class Scheduler(Protocol):
     name: str  # the value of --on
     program: str  # the command that submits
     file: str  # name of the submitted text in the job's folder
+    end_states: tuple[str, ...]  # the values of `state` for a job that has ended
 
     def check(self, job: Job) -> None:
         """Raises ParamError for a job that cannot run there."""

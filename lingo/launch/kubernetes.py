@@ -31,6 +31,7 @@ class Kubernetes:
     name = "kubernetes"
     program = "kubectl"
     file = "jobset.json"
+    end_states = (ENDED, "Completed", "Failed")
 
     def check(self, job: Job) -> None:
         cluster = job.cluster

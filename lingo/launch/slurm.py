@@ -58,6 +58,7 @@ class Slurm:
     name = "slurm"
     program = "sbatch"
     file = "job.sbatch"
+    end_states = (ENDED,)
 
     def check(self, job: Job) -> None:
         cluster = job.cluster

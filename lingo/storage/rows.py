@@ -115,8 +115,7 @@ class Rows:
                 rows.append(row)
 
     def _read_written(self) -> list[Row]:
-        rows = (_row(line) for line in self._read_text().splitlines())
-        return [row for row in rows if row is not None]
+        return parse_rows(self._read_text())
 
     def _read_text(self) -> str:
         try:
@@ -124,6 +123,17 @@ class Rows:
         except OSError:
             return ""
         return content.decode(errors="replace") if len(content) <= MAX_BYTES else ""
+
+
+def parse_rows(text: str) -> list[Row]:
+    """Returns the rows in the text of a file, in its order; other lines are left out."""
+    rows = map(_row, text.splitlines())
+    return [row for row in rows if row is not None]
+
+
+def format_rows(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Returns rows as the text of a file; a number that is not finite becomes null."""
+    return _lines({key: _as_json(value) for key, value in row.items()} for row in rows)
 
 
 def _row(line: str) -> Row | None:

@@ -13,6 +13,7 @@ import pytest
 from lingo.cli.workers import free_addresses
 from lingo.storage.bucket import commit
 from lingo.storage.bucket.bucket import Bucket
+from lingo.storage.bucket.results import RESULTS
 from lingo.storage.bucket.table import OBJECTS
 from tests.stand_ins.buckets import BUCKET, Server, gcs_server, proxy, s3_server
 
@@ -200,6 +201,34 @@ def test_every_verb_that_reads_a_run_reads_it_there(machines):
         assert done.returncode == 0, (verb, done.stderr)
     listed = machines.lingo(OTHER, "runs", f"s3://{BUCKET}")
     assert machines.address.rpartition("/")[2] in listed.stdout, listed.stderr
+
+
+def rows(copy):
+    """Returns the rows that `lingo eval` has written into a local copy."""
+    lines = (copy / "eval_same/metrics.jsonl").read_text().splitlines()
+    return list(map(json.loads, lines))
+
+
+def test_results_of_an_evaluation_elsewhere_reach_the_bucket_while_a_run_trains(
+    machines, reference, monkeypatch
+):
+    assert machines.train("one", "--set=max_steps=3").returncode == 0
+    first = machines.start("one", inject="step:sleep=600@5")
+    machines.runs.reach_sleep(first)
+    run, trust = f"--run={machines.address}", f"--trust={machines.runs.folder / 'small.py'}"
+    evaluated = machines.lingo(OTHER, "eval", run, trust)
+    assert evaluated.returncode == 0, evaluated.stderr
+    (wanted,) = rows(machines.copy(OTHER))
+    assert wanted["step"] == 3
+    assert machines.lingo("third", "show", run, trust).returncode == 0
+    assert rows(machines.copy("third")) == [wanted]
+    first.kill()
+    assert machines.runs.finish(first).returncode == -signal.SIGKILL
+    machines.assert_ends_as(reference, "one")  # this trainer takes the results
+    bucket, events = machines.bucket(monkeypatch), machines.copy(OTHER).glob("eval_same/events*")
+    assert {f"eval_same/{path.name}" for path in events} <= {*commit.read_newest(bucket).table}
+    assert bucket.names(RESULTS) == []
+    assert rows(machines.copy("one")) == [wanted]
 
 
 SHARDED = ("--set=runtime=Replicated", "--set=runtime.shard_update=True")

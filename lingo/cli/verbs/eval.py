@@ -10,7 +10,7 @@
 It prints a line for each input, and adds it to `eval_<input>/` in the run's directory.
 --set=runtime=... computes on other devices than the training. With any other --set it only prints,
 because the results belong to another configuration than the run's. A run that is still training is
-not disturbed.
+not disturbed. The results of a run in a bucket are sent there, too.
 
 With --watch it evaluates every checkpoint that was not evaluated before, and waits for more until
 the run is done or has failed. --step=best is the best checkpoint by evaluate.metric.

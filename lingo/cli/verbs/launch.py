@@ -208,8 +208,8 @@ def _flags(options: VerbOptions) -> list[str]:
 def _refuse_second(path: Path) -> None:
     """Raises UsageError if a job of a run or sweep has not ended."""
     if (record := job.read_record(path)) is not None:
-        state = SCHEDULERS[record.on].state(record)
-        if state not in (job.ENDED, "Completed", "Failed"):
+        scheduler = SCHEDULERS[record.on]
+        if (state := scheduler.state(record)) not in scheduler.end_states:
             raise UsageError(
                 f"{path} has job {record.id} already, which is {state}: wait for its end, or"
                 f" lingo launch stop --run={shlex.quote(str(path))}"

@@ -3,6 +3,7 @@
     lingo/commits/00000012.json              the run's files and their objects
     lingo/objects/<attempt>/metrics.jsonl    the bytes that one attempt to commit has added
     lingo/lease/00000003.json                who may write
+    lingo/results/<evaluation>/...           see `results`; no commit names them
 
 Readers see the commit with the highest number. A commit is put if absent: if two writers have read
 the same commit, only one can add the next, and the other learns it. Objects that no commit names

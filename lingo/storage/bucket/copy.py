@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lingo.config.base.errors import ParamError
 from lingo.storage import files
-from lingo.storage.bucket import commit, mirror, table
+from lingo.storage.bucket import commit, mirror, results, table
 from lingo.storage.bucket.bucket import Bucket
 from lingo.storage.bucket.lease import Lease, process_names
 
@@ -43,6 +43,8 @@ def fetch(address: str, folder: Path) -> None:
     """
     bucket = Bucket(address)
     with files.new_folder(folder) as partial:
+        found = results.read(bucket)
         if mirror.bring_down(bucket, partial, checkpoints=None) is None:
             raise ParamError(f"{address} holds no run")
+        results.add(found, partial)
         (partial / mirror.STATE).unlink()  # the copy does not belong to the address

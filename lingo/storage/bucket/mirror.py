@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeAlias
 
 from lingo.config.base.errors import LingoError, ParamError
 from lingo.storage import files
-from lingo.storage.bucket import cache, commit, table
+from lingo.storage.bucket import cache, commit, results, table
 from lingo.storage.bucket.bucket import Bucket, MissingObject
 from lingo.storage.bucket.commit import Commit, OvertakenError
 from lingo.storage.bucket.lease import Lease, process_names
@@ -85,6 +85,7 @@ class Mirror:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mirror")
         self._pending: Future[None] | None = None
         self._begun: list[str] = []  # ids of commits since the last that has surely succeeded
+        self._taken: set[str] = set()  # names of results that the folder has, and no commit yet
 
     def open(self) -> None:
         """Takes the lease, brings the folder up to date, and deletes what killed processes left.
@@ -96,6 +97,7 @@ class Mirror:
             for _ in range(_TRIES):
                 with contextlib.suppress(OvertakenError):  # by the end of another's upload
                     self._last = bring_down(self._bucket, self.folder)
+                    self.take_results()
                     self._sweep()
                     return
             raise files.StorageError(f"{self.address} changes faster than it is read")
@@ -136,7 +138,19 @@ class Mirror:
         self.check()
         names, snapshot = self._take_snapshot(self.kept)
         self.sending = table.checkpoint_names(snapshot.changed)
-        self._pending = self._thread.submit(self._commit, snapshot, names)
+        self._pending = self._thread.submit(self._run_upload, snapshot, names)
+
+    def take_results(self) -> None:
+        """Adds the results that `lingo eval` has sent to the folder; the next upload commits them.
+
+        Every upload does it, too, for the upload after it. Waits for an upload in progress. Raises
+        BucketError.
+        """
+        self.wait()
+        self._take_results()
+
+    def _take_results(self) -> None:
+        self._taken |= results.add(results.read(self._bucket, known=self._taken), self.folder)
 
     def check(self) -> None:
         """Raises the error of an upload that has failed, and DirectoryLocked for a lost lease."""
@@ -185,6 +199,15 @@ class Mirror:
                 return sorted({*chosen, *stay}, key=_order), snapshot
             snapshot.close()
         raise files.StorageError(f"{self.folder} changes faster than it is read")
+
+    def _run_upload(self, snapshot: Snapshot, names: Collection[str]) -> None:
+        """Commits a snapshot, and takes the results that have come since the last upload."""
+        taken = {*self._taken}  # before the snapshot
+        self._commit(snapshot, names)
+        for name in sorted(taken):
+            self._bucket.delete(name)
+        self._taken -= taken
+        self._take_results()
 
     def _commit(self, snapshot: Snapshot, names: Collection[str]) -> None:
         try:
@@ -362,7 +385,9 @@ def pull(address: str, folder: Path, *, checkpoints: int | None = 1) -> bool:
         return False
     with alone(folder):  # who takes the lock waits for this
         if not files.Lock(folder / ".lock").is_taken():
+            found = results.read(bucket)
             bring_down(bucket, folder, checkpoints=checkpoints, strict=False)
+            results.add(found, folder)
     return True
 
 

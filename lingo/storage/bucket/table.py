@@ -365,12 +365,15 @@ def from_json(content: Any) -> Table:
         raise BucketError("a commit has no table of files")
     table: Table = {}
     for path, segments in content.items():
-        parts = str(path).split("/")
-        is_inside = all(part and not part.startswith(".") for part in parts)
-        if not (is_inside and str(path).isprintable() and isinstance(segments, list)):
+        if not (is_path(str(path)) and isinstance(segments, list)):
             raise BucketError(f"a commit names the file {path!r:.200}, which is no file of a run")
         table[path] = tuple(map(_segment, segments))
     return table
+
+
+def is_path(path: str) -> bool:
+    """Returns whether a text is the path of a file in a run, which cannot lead out of it."""
+    return path.isprintable() and all(part and not part.startswith(".") for part in path.split("/"))
 
 
 def _segment(content: Any) -> Segment:

@@ -336,7 +336,12 @@ class RunDirectory:
         return max(steps)
 
     def cut(self, step: int) -> None:
-        """Removes the rows of all reports of steps after `step`, `lingo eval`'s rows included."""
+        """Removes the rows of all reports of steps after `step`, `lingo eval`'s rows included.
+
+        Raises BucketError if the directory is mirrored, and the bucket fails.
+        """
+        if self.mirror is not None:
+            self.mirror.take_results()  # else an upload would add the rows later
         folders = self.path.glob("eval_*")
         eval_rows = (
             Rows(folder / METRICS, root=self.path, enabled=self.enabled) for folder in folders

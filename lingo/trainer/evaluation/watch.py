@@ -8,14 +8,17 @@ Polling the directory works on every file system, and over a network.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from lingo.checkpoints import store
 from lingo.metrics.media import Media
-from lingo.storage.rows import Rows
+from lingo.storage.bucket import results
+from lingo.storage.rows import Row, Rows, format_rows
 from lingo.trainer.directory.run_directory import METRICS, RunDirectory
 from lingo.trainer.summaries.events import Events, media_summary
 
@@ -93,18 +96,33 @@ def write_evaluations(
     """Writes a checkpoint's evaluations, input -> {tag: value}; a failure to write is a warning.
 
     `summaries`, input -> {tag: summary}, are for TensorBoard only. No lock is needed, because the
-    training process writes other files.
+    training process writes other files. The results of a run in a bucket are sent there, too.
     """
-    events = Events(run.path)
-    for name, results in evaluations.items():
+    events, new = Events(run.path), dict[Path, Row]()
+    for name, tags in evaluations.items():
         folder = run.evaluation(name)
-        events.add_scalars(folder, step, results)
+        events.add_scalars(folder, step, tags)
         if shown := summaries.get(name):
             events.add(folder, step, media_summary(shown))
-        row = {"step": int(step), "time": time.time(), **results}
+        row = {"step": int(step), "time": time.time(), **tags}
         rows = Rows(folder / METRICS, root=run.path)
         with events.warn_on_failure(rows.path):
             rows.append(row)
+        new[rows.path] = row
+    if run.address is not None:
+        with events.warn_on_failure(run.path):
+            results.send(run.address, _new_files(run, events, new))
+
+
+def _new_files(run: RunDirectory, events: Events, rows: Mapping[Path, Row]) -> dict[str, bytes]:
+    """Returns the bytes of new rows, and of the event files beside them, by path in the run."""
+    new: dict[Path, bytes] = {}
+    for path, row in rows.items():
+        file = events.file(path.parent)
+        with contextlib.suppress(OSError):  # a warning has told why it could not be written
+            new[file] = file.read_bytes()
+        new[path] = format_rows([row]).encode()
+    return {str(path.relative_to(run.path)): data for path, data in new.items()}
 
 
 def evaluated_steps(run: RunDirectory, names: Iterable[str]) -> set[int]:

@@ -114,9 +114,10 @@ class Events:
         with self.warn_on_failure(folder), files.explain_write_errors(folder):
             files.make_folder(folder, root=self._root)
             data, start = (frame(e.SerializeToString()) for e in (event, first))
-            files.append(self._file(folder), data, start=start, root=self._root)
+            files.append(self.file(folder), data, start=start, root=self._root)
 
-    def _file(self, folder: Path) -> Path:
+    def file(self, folder: Path) -> Path:
+        """Returns the path of this object's event file in a folder."""
         if folder not in self._files:
             name = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
             file = folder / f"{_FILES[:-1]}{name}.{self._num_files:03d}.v2"

@@ -115,16 +115,19 @@ def test_an_earlier_job_set_gives_way(job_for, program):
 
 
 @pytest.mark.parametrize(
-    ("kubectl", "state"),
+    ("kubectl", "state", "has_ended"),
     [
-        ("true", "Active"),
-        ("echo Completed", "Completed"),
-        ("echo 'Error from server (NotFound): jobsets \"x\" not found' >&2; exit 1", ENDED),
+        ("true", "Active", False),
+        ("echo Completed", "Completed", True),
+        ("echo Failed", "Failed", True),
+        ("echo 'Error from server (NotFound): jobsets \"x\" not found' >&2; exit 1", ENDED, True),
     ],
 )
-def test_a_state_is_in_words_of_jobset(tmp_path, program, kubectl, state):
+def test_a_state_is_in_words_of_jobset(tmp_path, program, kubectl, state, has_ended):
     program("kubectl", kubectl)
-    assert Kubernetes().state(Record(tmp_path, "kubernetes", "x", "", "", 1)).strip() == state
+    found = Kubernetes().state(Record(tmp_path, "kubernetes", "x", "", "", 1))
+    assert found == state
+    assert (found in Kubernetes.end_states) == has_ended
 
 
 def test_logs_and_stop_name_the_job_set(tmp_path, program):

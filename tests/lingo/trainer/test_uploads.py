@@ -5,11 +5,13 @@ import pathlib
 import numpy as np
 import pytest
 
-from lingo.storage.bucket import cache, commit, table
+from lingo.storage.bucket import cache, commit, results, table
 from lingo.storage.bucket.bucket import Bucket, BucketError
 from lingo.storage.bucket.lease import LEASES
+from lingo.storage.bucket.mirror import pull
 from lingo.storage.files import DirectoryLocked
 from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation import watch
 from tests.stand_ins.buckets import memory_bucket
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
@@ -186,3 +188,55 @@ def test_the_flags_of_a_run_name_its_address(often, address):
 def test_paths_that_are_no_copies_have_no_address(tmp_path):
     assert RunDirectory(tmp_path).address is None
     assert cache.address_of(pathlib.Path("runs/tiny")) is None
+
+
+# ---- results of evaluations ----------------------------------------------------------------------
+
+
+def test_the_results_of_an_evaluation_elsewhere_are_equal_in_all_copies(
+    often, run, address, machine, tmp_path
+):
+    run(often(2), address)
+    machine("two")
+    directory = RunDirectory(address)
+    pull(address, directory.path)
+    watch.write_evaluations(directory, 2, {"same": {"eval/loss": float("nan")}})
+    sent = {path.name: path.read_bytes() for path in directory.evaluation("same").iterdir()}
+    assert sent.keys() > {"metrics.jsonl"}
+    assert b'"eval/loss": null' in sent["metrics.jsonl"]
+    machine("three")
+    pull(address, cache.local_copy(address))
+    copy = RunDirectory(address).evaluation("same")
+    assert {name: (copy / name).read_bytes() for name in sent} == sent
+
+
+def test_a_run_that_goes_back_drops_results_of_later_steps_that_only_the_bucket_has(
+    often, run, address
+):
+    run(often(2), address)
+    with RunDirectory(address).lock() as directory:
+        for step in (2, 4):
+            row = f'{{"step": {step}, "time": 1.0}}\n'
+            results.send(address, {"eval_same/metrics.jsonl": row.encode()})
+        directory.cut(3)
+    last = commit.read_newest(Bucket(address))
+    (segment,) = last.table["eval_same/metrics.jsonl"]
+    assert Bucket(address).read(segment.name) == b'{"step": 2, "time": 1.0}\n'
+    assert Bucket(address).names(results.RESULTS) == []
+
+
+def test_results_that_cannot_be_sent_stay_in_the_copy_with_a_warning(
+    often, run, address, machine, monkeypatch, caplog
+):
+    run(often(2), address)
+    machine("two")
+    directory = RunDirectory(address)
+    pull(address, directory.path)
+
+    def refuse(self, name, data):
+        raise BucketError(f"cannot write {name}")
+
+    monkeypatch.setattr(Bucket, "put", refuse)
+    watch.write_evaluations(directory, 2, {"same": {"eval/loss": 1.0}})
+    assert "the results are only in the copy on this machine" in caplog.text
+    assert watch.evaluated_steps(directory, ["same"]) == {2}
