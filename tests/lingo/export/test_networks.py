@@ -92,7 +92,7 @@ def test_a_bert_gives_tokens_before_padding_their_probabilities(draw: Callable) 
     texts = [rng.integers(1, 30, size=[1, 12]).astype(np.int32) for _ in range(32)]
     lengths = [np.array([size], np.int32) for size in rng.integers(4, 13, size=32)]
 
-    def log_probs(tokens: tf.Tensor, length: tf.Tensor, *, constant_ranges: bool) -> tf.Tensor:
+    def log_probs(tokens: Any, length: Any, *, constant_ranges: bool) -> tf.Tensor:
         batch = {"tokens": tokens, "segments": tf.sequence_mask(length, 12, tf.int32)}
         batch |= {"masked_positions": tf.range(12)[None], "masked_ids": tokens}
         call = {"weights_ready": True, "constant_ranges": constant_ranges}
