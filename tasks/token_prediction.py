@@ -14,7 +14,7 @@ from lingo.config.params import ParamError
 from lingo.layers import Attention, Layer, LearnedPositions, Router
 from lingo.learner.task import Batch, Task
 from lingo.metrics.metric import bits, mean, perplexity, weighted_mean
-from lingo.ops.losses import cross_entropy, token_losses
+from lingo.ops.losses import cross_entropy, log_probs, token_losses
 from lingo.ops.shape import size_of
 from tasks.tokens import score_in_chunks
 
@@ -180,6 +180,6 @@ def _predictions(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
     tokens = tf.argmax(logits, axis=-1, output_type=tf.int32)
     return {
         "tokens": tf.cast(tokens, tf.float32),
-        "log_probs": -cross_entropy(logits, tokens),
-        "target_log_probs": -cross_entropy(logits, targets),
+        "log_probs": log_probs(logits, tokens),
+        "target_log_probs": log_probs(logits, targets),
     }

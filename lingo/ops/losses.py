@@ -48,6 +48,27 @@ def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
 
 
+def log_probs(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+    """Returns log softmax(logits)[token], in nats, for predictions.
+
+    This is -`cross_entropy(logits, tokens)` in operations that have an 8-bit form: in a file of
+    TensorFlow Lite in 8 bits, `cross_entropy` is one number for all tokens (TensorFlow 2.21).
+
+    Args:
+        logits: [..., V], any float type, mostly [B, T, V].
+        tokens: int32 [...], each in 0..V-1.
+
+    Returns:
+        float32 [...].
+
+    >>> log_probs(tf.constant([[0.0, 0.0], [0.0, 100.0]]), tf.constant([0, 0])).numpy().round(3)
+    array([  -0.693, -100.   ], dtype=float32)
+    """
+    values = tf.nn.log_softmax(tf.cast(logits, tf.float32))
+    is_token = tf.range(logits.shape[-1]) == tf.cast(tokens, tf.int32)[..., None]
+    return tf.reduce_sum(tf.where(is_token, values, 0.0), axis=-1)  # a gather would gather shards
+
+
 def token_losses(
     logits: tf.Tensor, targets: tf.Tensor, *, label_smoothing: float = 0.0
 ) -> TokenLosses:

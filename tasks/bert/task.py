@@ -17,7 +17,7 @@ from lingo.layers import CallInputs, Linear
 from lingo.learner.task import Batch, Task
 from lingo.metrics.media import Media, Table, TokenIds
 from lingo.metrics.metric import weighted_mean
-from lingo.ops.losses import cross_entropy
+from lingo.ops.losses import cross_entropy, log_probs
 from tasks.bert.model import DENSE, Bert, MaskedHead, check_vocab_size, select_positions
 
 _CONTEXT = 8  # tokens on each side of a masked one, in tables
@@ -113,9 +113,9 @@ class BertPretraining(Task):
         x = self._encode(batch)
         logits = self._masked_logits(x, batch)
         tokens = tf.argmax(logits, axis=-1, output_type=tf.int32)
-        results = {"tokens": tokens, "log_probs": -cross_entropy(logits, tokens)}
+        results = {"tokens": tokens, "log_probs": log_probs(logits, tokens)}
         if "masked_ids" in batch and "masked_positions" in batch:
-            results["target_log_probs"] = -cross_entropy(logits, batch["masked_ids"])
+            results["target_log_probs"] = log_probs(logits, batch["masked_ids"])
         if self.next_sentence is not None:
             results["random_probs"] = tf.nn.softmax(self._pair_logits(x))[:, 1]
         return results

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import lingo
 from lingo.config.lazy import tf
+from lingo.export.lite_int8 import convert_to_int8
+from lingo.layers import Attention
+from lingo.layers.context import apply
+from tasks.bert.task import BertPretraining
 
 NETWORKS = {
     "image.lenet.digits_int8": ("max_steps=150", "PassiveAsymQDomain.range_decay=0.95"),
@@ -73,3 +79,43 @@ def test_a_recognizer_reads_the_same_words(
                 answers.append(answer[name][0])
     measures, _ = data.score({name: np.stack(answers) for name, answers in found.items()})
     assert measures["wer"] < 0.02
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_bert_gives_tokens_before_padding_their_probabilities(draw: Callable) -> None:
+    params = BertPretraining.params(vocab_size=30, next_sentence=None)
+    params.model.set(dim=32).stack.num_layers = 2
+    params.all(Attention).set(num_heads=2)
+    task = params.build()
+    weights = draw(task)
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(1, 30, size=[1, 12]).astype(np.int32) for _ in range(32)]
+    lengths = [np.array([size], np.int32) for size in rng.integers(4, 13, size=32)]
+
+    def log_probs(tokens: Any, length: Any, *, constant_ranges: bool) -> tf.Tensor:
+        batch = {"tokens": tokens, "segments": tf.sequence_mask(length, 12, tf.int32)}
+        batch |= {"masked_positions": tf.range(12)[None], "masked_ids": tokens}
+        call = {"weights_ready": True, "constant_ranges": constant_ranges}
+        return apply(task, weights, batch, method="predict", call=call)[0]["target_log_probs"]
+
+    graph: Any = tf.function(lambda x, n: log_probs(x, n, constant_ranges=True), autograph=False)
+    specs = tf.TensorSpec([1, 12], tf.int32), tf.TensorSpec([1], tf.int32)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [graph.get_concrete_function(*specs)], graph
+    )
+    calls = list(zip(texts, lengths, strict=True))
+    content = convert_to_int8(converter, lambda: ([x, n] for x, n in calls))
+    interpreter = tf.lite.Interpreter(model_content=content)
+    interpreter.allocate_tensors()
+    tokens, sizes = sorted(interpreter.get_input_details(), key=lambda one: -len(one["shape"]))
+    (result,) = interpreter.get_output_details()
+    found, expected = [], []
+    for x, n in calls:
+        interpreter.set_tensor(tokens["index"], x)
+        interpreter.set_tensor(sizes["index"], n)
+        interpreter.invoke()
+        found.append(interpreter.get_tensor(result["index"])[0, : n[0]])
+        expected.append(log_probs(x, n, constant_ranges=False)[0, : n[0]])
+    exact = np.concatenate(expected)
+    error = np.concatenate(found) - exact
+    assert np.sqrt(np.mean(error**2)) < 0.1 * exact.std()

@@ -12,7 +12,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.ops import losses as losses_module
-from lingo.ops.losses import cross_entropy, huber, smooth_l1, token_losses
+from lingo.ops.losses import cross_entropy, huber, log_probs, smooth_l1, token_losses
 
 DRAW = np.random.default_rng(0)
 LOGITS = 3 * DRAW.normal(size=[2, 3, 5])
@@ -29,6 +29,8 @@ def test_cross_entropy_equals_minus_log_softmax() -> None:
     expected = -np.log(np.take_along_axis(probabilities, TARGETS[..., None], -1)[..., 0])
     actual = cross_entropy(tf.constant(LOGITS, tf.float32), tf.constant(TARGETS, tf.int32))
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    found = log_probs(tf.constant(LOGITS, tf.float32), tf.constant(TARGETS, tf.int32))
+    np.testing.assert_allclose(found, -expected, rtol=1e-5)
 
 
 def test_large_logits_do_not_overflow() -> None:
