@@ -93,7 +93,7 @@ def test_a_recognizer_reads_the_same_words(
 
 
 def mask_rcnn() -> Params:
-    """Returns a Mask R-CNN of three maps for scenes of 32 pixels, whose step takes no time."""
+    """Returns a Mask R-CNN of three maps for scenes of 32 x 48 pixels, whose step takes no time."""
     layers = [ConvNorm.params(dim=d, output_dim=4, stride=2) for d in (3, 4, 4)]
     model = MaskRcnn.params(trunk=Backbone.params(layers=layers), anchor_scale=3.0, base_side=32.0)
     model.all(BatchNorm).set(statistics_over=BATCH)
@@ -101,7 +101,13 @@ def mask_rcnn() -> Params:
     model.box_head.size = 3
     model.mask_head.set(size=4, hidden_dim=4, num_convs=1)
     data = GlyphSceneInput.params(
-        size=32, min_height=0.3, num_classes=3, num_scenes=16, mask_size=8, batch_size=BATCH
+        size=32,
+        width=48,
+        min_height=0.3,
+        num_classes=3,
+        num_scenes=16,
+        mask_size=8,
+        batch_size=BATCH,
     )
     task = InstanceSegmentation.params(
         model=model,
