@@ -182,7 +182,7 @@ class GlyphSceneInput(IndexedInput):
         row = int(row * (photograph.shape[0] - height + 1))
         column = int(column * (photograph.shape[1] - width + 1))
         part = Image.fromarray(photograph[row : row + height, column : column + width])
-        return np.asarray(part.resize(self._size[::-1], Image.Resampling.BILINEAR))
+        return np.asarray(part.resize((self._size[1], self._size[0]), Image.Resampling.BILINEAR))
 
     def _draw_glyphs(self, draws: _Draws, scene: dict[str, np.ndarray]) -> None:
         """Draws glyphs into a scene's arrays, {name: [...]}; its boxes are in pixels."""
