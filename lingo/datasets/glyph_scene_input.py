@@ -27,10 +27,13 @@ from lingo.ops import random
 from lingo.ops.image.boxed_image import sample_mask
 from lingo.ops.image.pixel import draw
 
-_SMALLEST, _LARGEST = 32, 1024  # pixels
+_SMALLEST, _LARGEST = 32, 2048  # pixels
 _INK_SIZE = 128  # pixels of the drawing that is resized to glyphs of all sizes
 _STRETCH = 0.15  # largest share by which a glyph is wider or narrower
-_WINDOW = (64, 160)  # sides of the part of a photograph, in pixels; held-out parts have 160 columns
+_WINDOW = (
+    64,
+    160,
+)  # longer side of a photograph's part, in pixels; held-out parts have 160 columns
 _TRIES = 10  # positions that are tried for a glyph
 _VISIBLE = 64  # least ink of a pixel, of 255: rows and columns at the rim with less are cut off
 _NEAR = 0.3  # share of levels that a glyph may have: the darkest; on dark ground, the lightest
@@ -63,7 +66,8 @@ class GlyphSceneInput(IndexedInput):
     """
 
     split: Split = "all"  # train and heldout share neither a family nor a pixel of a photograph
-    size: int = 128  # H and W, 32 to 1024 pixels
+    size: int = 128  # H, 32 to 2048 pixels
+    width: int | None = None  # W, 32 to 2048 pixels; None: `size`
     num_scenes: int = 4096  # per epoch
     num_classes: int = 10  # the first of GlyphInput's classes: 10 are the digits, 47 are all
     max_boxes: int = 6  # N
@@ -76,8 +80,9 @@ class GlyphSceneInput(IndexedInput):
         super().check()
         p = self.p
         ranges.check_positive(p, "num_scenes", "max_boxes", "num_classes", "mask_size", "max_runs")
-        if not _SMALLEST <= p.size <= _LARGEST:
-            raise ParamError(f"size={p.size} is not from {_SMALLEST} to {_LARGEST} pixels")
+        for field, side in (("size", p.size), ("width", p.width)):
+            if side is not None and not _SMALLEST <= side <= _LARGEST:
+                raise ParamError(f"{field}={side} is not from {_SMALLEST} to {_LARGEST} pixels")
         if p.num_classes > len(CLASSES):
             raise ParamError(f"num_classes={p.num_classes}, but glyphs have {len(CLASSES)} classes")
         if not 8 / p.size <= p.min_height <= p.max_height <= 0.7:
@@ -98,8 +103,13 @@ class GlyphSceneInput(IndexedInput):
         return {
             "num_classes": self.p.num_classes,
             "class_names": self.class_names,
-            "image_shape": (self.p.size, self.p.size, 3),
+            "image_shape": (*self._size, 3),
         }
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        """(H, W), in pixels."""
+        return self.p.size, self.p.width or self.p.size
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -119,7 +129,7 @@ class GlyphSceneInput(IndexedInput):
     def read_indices(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         p = self.p
         batch = {
-            "images": np.empty([len(indices), p.size, p.size, 3], np.uint8),
+            "images": np.empty([len(indices), *self._size, 3], np.uint8),
             "boxes": np.zeros([len(indices), p.max_boxes, 4], np.float32),
             "box_labels": np.zeros([len(indices), p.max_boxes], np.int32),
         }
@@ -131,7 +141,7 @@ class GlyphSceneInput(IndexedInput):
             batch["images"][i] = self._background(draws)
             scene = {name: array[i] for name, array in batch.items()}
             self._draw_glyphs(draws, scene)
-        batch["boxes"] /= p.size
+        batch["boxes"] /= np.tile(self._size, 2)
         return batch
 
     def fingerprint(self) -> dict[str, Any]:
@@ -143,13 +153,13 @@ class GlyphSceneInput(IndexedInput):
         contents = [read_font(face) for face in self.faces]
         contents += [photograph.tobytes() for photograph in self._photographs()]
         digest = hashlib.sha256(b"".join(contents))
-        size = self.num_examples()
-        probed = np.unique(np.linspace(0, size - 1, _PROBED).astype(int))
+        num, sides = self.num_examples(), " x ".join(map(str, dict.fromkeys(self._size)))
+        probed = np.unique(np.linspace(0, num - 1, _PROBED).astype(int))
         for array in self.read_indices(probed).values():
             digest.update(array.tobytes())
         return {
-            "source": f"scenes of glyphs of {len(self.faces)} faces, {self.p.size} pixels",
-            "examples": size,
+            "source": f"scenes of glyphs of {len(self.faces)} faces, {sides} pixels",
+            "examples": num,
             "bytes": sum(map(len, contents)),
             "digest": digest.hexdigest(),
         }
@@ -167,11 +177,12 @@ class GlyphSceneInput(IndexedInput):
         photographs = self._photographs()
         which, side, row, column = draws.window.tolist()
         photograph = photographs[int(which * len(photographs))]
-        side = round(_interpolate(side, *_WINDOW))
-        row = int(row * (photograph.shape[0] - side + 1))
-        column = int(column * (photograph.shape[1] - side + 1))
-        part = Image.fromarray(photograph[row : row + side, column : column + side])
-        return np.asarray(part.resize([self.p.size] * 2, Image.Resampling.BILINEAR))
+        side = _interpolate(side, *_WINDOW) / max(self._size)
+        height, width = (round(side * pixels) for pixels in self._size)
+        row = int(row * (photograph.shape[0] - height + 1))
+        column = int(column * (photograph.shape[1] - width + 1))
+        part = Image.fromarray(photograph[row : row + height, column : column + width])
+        return np.asarray(part.resize((self._size[1], self._size[0]), Image.Resampling.BILINEAR))
 
     def _draw_glyphs(self, draws: _Draws, scene: dict[str, np.ndarray]) -> None:
         """Draws glyphs into a scene's arrays, {name: [...]}; its boxes are in pixels."""
@@ -189,7 +200,7 @@ class GlyphSceneInput(IndexedInput):
                 height=p.size * p.min_height * (p.max_height / p.min_height) ** height,
                 stretch=_interpolate(stretch, 1 - _STRETCH, 1 + _STRETCH),
             )
-            box = _find_place(ink.shape, draws.places[i], boxes[:num], size=p.size)
+            box = _find_place(ink.shape, draws.places[i], boxes[:num], size=self._size)
             if box is None:
                 continue
             _blend(scene["images"], ink, box, np.array(colour))
@@ -207,7 +218,7 @@ class GlyphSceneInput(IndexedInput):
             scene["masks"][i] = sample_mask(pixels, whole, size=scene["masks"].shape[-1])
         if "mask_counts" in scene:
             top, left, bottom, right = box.tolist()
-            image = np.zeros([self.p.size] * 2, bool)
+            image = np.zeros(self._size, bool)
             image[top:bottom, left:right] = pixels
             write_run_lengths(run_lengths(image), scene["mask_counts"][i], where="a glyph")
 
@@ -236,7 +247,7 @@ def _resize_ink(ink: Image.Image, *, height: float, stretch: float) -> np.ndarra
 
 
 def _find_place(
-    shape: tuple[int, ...], places: np.ndarray, boxes: np.ndarray, *, size: int
+    shape: tuple[int, ...], places: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int]
 ) -> np.ndarray | None:
     """Returns the first box of a shape, (h, w), that overlaps no other box; None if all do.
 
@@ -244,13 +255,13 @@ def _find_place(
         shape: height and width of the box, in pixels.
         places: [tries, 2], the positions to try, in 0..1 of the possible range along each axis.
         boxes: [n, 4], the other boxes, in pixels.
-        size: height and width of the image, in pixels.
+        size: (height, width) of the image, in pixels.
     """
     height, width = shape
-    if max(shape) > size:
+    if height > size[0] or width > size[1]:
         return None
     for down, right in places.tolist():
-        top, left = int(down * (size - height + 1)), int(right * (size - width + 1))
+        top, left = int(down * (size[0] - height + 1)), int(right * (size[1] - width + 1))
         box = np.array([top, left, top + height, left + width])
         overlaps = (box[:2] < boxes[:, 2:]) & (boxes[:, :2] < box[2:])
         if not overlaps.all(axis=1).any():
@@ -284,7 +295,7 @@ class LetterSceneInput(GlyphSceneInput):
     Batches: `images`, uint8 [B, H, W, 1], the means of the three colours; `labels`, int32 [B].
     """
 
-    size: int = 32  # H and W, 32 to 1024 pixels
+    size: int = 32  # H, 32 to 2048 pixels
     num_classes: int = len(CLASSES)  # the first of GlyphInput's classes
     max_boxes: int = 1  # always 1
     min_height: float = 0.35  # least height of a glyph, as a share of H
@@ -301,7 +312,7 @@ class LetterSceneInput(GlyphSceneInput):
             )
 
     def offers(self) -> dict[str, Any]:
-        return super().offers() | {"image_shape": (self.p.size, self.p.size, 1)}
+        return super().offers() | {"image_shape": (*self._size, 1)}
 
     def read_indices(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         scenes = super().read_indices(indices)

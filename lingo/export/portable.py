@@ -158,14 +158,9 @@ def export_portable(
         class_names=() if is_static else description.get("class_names", ()),  # texts vary in length
     )
     signatures = _signatures(model, specs, settings)
-    batches = list(
-        check.split_examples(
-            examples,
-            batch_size=settings.batch_size if is_static else data.num_rows(0),
-            is_static=is_static,
-        )
-    )
-    cases = check.make_cases(signatures, batches, is_static=is_static)
+    batch_size = settings.batch_size if is_static else data.num_rows(0)
+    batches = check.split_examples(examples, batch_size=batch_size, is_static=is_static)
+    cases = check.make_cases(signatures, list(batches), is_static=is_static)
     bound = BOUNDS[settings.quantize]
     if experiment.task.p.dtype != "float32":
         bound = check.Bound(*map(max, bound, BFLOAT16_BOUND))
@@ -181,20 +176,21 @@ def export_portable(
             "quantize": settings.quantize,
             "weights_sha256": _digest({**weights, **state}),
             "signatures": _describe(cases, functions, is_static=is_static),
-            "check": {
-                "input": name,
-                "examples": number,
-                "bound": bound._asdict(),
-                "differences": {
-                    n: {"floats": d.floats, "others": d.others}
-                    for n, d in report.differences.items()
-                },
-            },
+            "check": {"input": name, "examples": number, **_describe_check(report, bound)},
             "evaluation": {"before": report.run_metrics, "after": report.export_metrics},
             "versions": find_versions(_PACKAGES),
         }
         write_manifest(partial, content)
     return report
+
+
+def _describe_check(report: check.ExportCheck, bound: check.Bound) -> dict[str, Any]:
+    """Returns the manifest's fields about the differences of an export and its run."""
+    differences = {
+        name: {"floats": found.floats, "others": found.others}
+        for name, found in report.differences.items()
+    }
+    return {"bound": bound._asdict(), "differences": differences}
 
 
 def _signatures(model: ExportedModel, specs: Any, settings: Settings) -> list[Signature]:

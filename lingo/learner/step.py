@@ -252,10 +252,7 @@ def local_sums(
     unused.update(where for where, gradient in gradients.items() if gradient is None)
     if untrained := unused.difference(frozen):
         raise untrained_error(task, min(untrained))
-    gradients = {
-        where: tf.zeros_like(weights[where]) if g is None else tf.convert_to_tensor(g)
-        for where, g in gradients.items()
-    }
+    gradients = _fill_gradients(gradients, weights)
     if scale is not None:
         gradients = {where: gradient / scale for where, gradient in gradients.items()}
         row_gradients = {where: g.divide(scale) for where, g in row_gradients.items()}
@@ -266,6 +263,16 @@ def local_sums(
         "batch_statistics": sides.batch_statistics,
         "metrics": sides.metrics,
         "arrays": finite.array_sums(batch),
+    }
+
+
+def _fill_gradients(
+    gradients: Mapping[str, Any], weights: Mapping[str, Any]
+) -> dict[str, tf.Tensor]:
+    """Returns dense gradients of weights, with zeros for None."""
+    return {
+        where: tf.zeros_like(weights[where]) if g is None else tf.convert_to_tensor(g)
+        for where, g in gradients.items()
     }
 
 

@@ -48,6 +48,7 @@ def r50(
     num_steps: int = 22_500,
     jitter: tuple[float, float] = (1.0, 1.0),
     size: int = 1024,
+    width: int | None = None,
     data: int = 64,
     split: int = 1,
     folder: str | None = None,
@@ -61,8 +62,8 @@ def r50(
     began with a ResNet-50 trained on ImageNet, which the second command reads. `jitter` is the
     least and largest factor by which images are scaled in training.
 
-    `folder` has COCO's train2017, val2017 and annotations. Without a folder, the data are scenes of
-    `size` x `size` pixels, with 47 of the 80 classes.
+    `folder` has COCO's train2017, val2017 and annotations. Without a folder, the data are scenes
+    with 47 of the 80 classes. Images have `size` rows and `width` columns, `size` by default.
 
     lingo show --exp=image.mask_rcnn.r50 --plot_schedule
     lingo train --exp='image.mask_rcnn.r50(batch_size=2, data=1)' --logdir=runs/mask_r50 \\
@@ -90,7 +91,7 @@ def r50(
             num_eval_images=EVAL_IMAGES,
             dtype="bfloat16",
         ),
-        **_inputs(folder, batch_size, size, jitter),
+        **_inputs(folder, batch_size, (size, width), jitter),
         optimizer=ByPath.params(
             learning_rate=rate,
             schedule=schedule,
@@ -120,7 +121,7 @@ def bot50(
     lingo diff --exp=image.mask_rcnn.r50 --exp=image.mask_rcnn.bot50
     lingo show --exp=image.mask_rcnn.bot50 --weights
     """
-    cfg = r50(batch_size, num_steps, jitter, size, data, split, folder)
+    cfg = r50(batch_size, num_steps, jitter, size, None, data, split, folder)
     layers = botnet(num_layers=50, num_classes=1, image_shape=(size, size, 3))
     cfg.task.model.trunk.layers = layers[:-1]
     _set_norms(cfg.task.model, batch_size)
@@ -132,16 +133,16 @@ def _set_norms(model: Any, batch_size: int) -> None:
 
 
 def _inputs(
-    folder: str | None, batch_size: int, size: int, jitter: tuple[float, float]
+    folder: str | None, batch_size: int, size: tuple[int, int | None], jitter: tuple[float, float]
 ) -> dict[str, Any]:
     """Returns the inputs of an experiment, {"train_input": ..., "eval_inputs": ...}."""
     if folder is None:
         train = GlyphSceneInput.params(
-            split="train", size=size, num_classes=47, mask_size=MASK_SIZE, num_scenes=TRAIN_IMAGES
+            split="train", num_classes=47, mask_size=MASK_SIZE, num_scenes=TRAIN_IMAGES
         )
         heldout = train.copy().set(split="heldout", num_scenes=EVAL_IMAGES)
     else:
-        coco = CocoInput.params(num_classes=NUM_CLASSES, size=size, mask_size=MASK_SIZE)
+        coco = CocoInput.params(num_classes=NUM_CLASSES, mask_size=MASK_SIZE)
         train, heldout = (
             coco.copy().set(
                 annotations=f"{folder}/annotations/instances_{part}.json", folder=f"{folder}/{part}"
@@ -150,8 +151,10 @@ def _inputs(
         )
         train.set(flip_rate=0.5, skips_empty=True, scale_jitter=jitter)
         heldout.scale_jitter = (1.0, 1.0)
-    heldout.set(batch_size=batch_size, repeat=False, max_runs=MAX_RUNS)
-    return {"train_input": train.set(batch_size=batch_size), "eval_inputs": {"heldout": heldout}}
+    for data in (train, heldout):
+        data.set(batch_size=batch_size, size=size[0], width=size[1])
+    heldout.set(repeat=False, max_runs=MAX_RUNS)
+    return {"train_input": train, "eval_inputs": {"heldout": heldout}}
 
 
 @experiment

@@ -2,9 +2,10 @@
 
 A run ends when both average precisions on COCO's validation images, evaluated after each epoch, are
 at their targets: 37.7 % of boxes and 33.9 % of masks. None was run: only learning rates and sizes
-are checked. MLPerf's runs begin with a ResNet-50 trained on ImageNet. Images are padded to squares
-here; the reference resizes them to a short side of 800 pixels and a long one of 1,333, and Google's
-entries pad them to 832 x 1344.
+are checked. MLPerf's runs begin with a ResNet-50 trained on ImageNet. Images are scaled to a short
+side of 800 pixels, or to a long one of 1,333 if that is smaller, and padded to 800 x 1344 for the
+reference and to 832 x 1344 for Google's entries. An image that is higher than wide is scaled to 800
+rows here; theirs get a canvas of their own, with rows and columns exchanged.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from params.image.mask_rcnn import FIRST_LAYERS, TRAIN_IMAGES, r50, scenes
 
 TARGETS = (0.377, 0.339)  # average precisions of boxes and masks
 REFERENCE_BATCH = 16
+FIT_SIZE = (800, 1333)  # rows and columns into which an image is scaled
 FROZEN = f"{FIRST_LAYERS}|model/trunk/.*/(gamma|beta)"
 MAX_EPOCHS = 20
 
@@ -41,6 +43,8 @@ def reference(batch_size: int = 16, data: int = 1, split: int = 1, folder: str |
     length = 1.0 if times == 1 else (1 + times / 10) / times
     drops = [round(steps * length) for steps in (60_000, 80_000)]
     cfg = _recipe(batch_size, data, split, folder, 0.02 * times, 500, drops)
+    for images in _image_inputs(cfg):
+        images.size = 800
     cfg.task.model.trunk.layers = resnet(num_layers=50, num_classes=1, version="v1")[:-1]
     cfg.task.model.set(num_region_maps=4, crop_samples=2, crop_form="legacy")
     cfg.task.dtype = "float32"
@@ -106,7 +110,10 @@ def _recipe(
     drops: list[int],
 ) -> Any:
     """Returns Mask R-CNN with ResNet-50 and a schedule of two drops, in steps from the start."""
-    cfg = r50(batch_size, data=data, split=split, folder=folder)
+    cfg = r50(batch_size, size=832, width=1344, data=data, split=split, folder=folder)
+    if folder is not None:
+        for images in _image_inputs(cfg):
+            images.fit_size = FIT_SIZE
     cfg.optimizer.learning_rate = rate
     cfg.optimizer.schedule = Warmup.params(
         num_steps=warmup_steps,
@@ -116,6 +123,10 @@ def _recipe(
         ),
     )
     return cfg
+
+
+def _image_inputs(cfg: Any) -> list[Any]:
+    return [cfg.train_input, *cfg.eval_inputs.values()]
 
 
 def _steps(epochs: float, batch_size: int) -> int:

@@ -119,10 +119,11 @@ class InstanceSegmentation(Detector):
 
     def batch_flops(self, specs: Specs) -> int:
         shape, _ = specs["images"]
-        second = self.model.region_flops(
+        # calls are recorded in the order of the step: the heads' are not part of the model's
+        first = self.model.flops(shape)
+        return first + self.model.region_flops(
             shape[0], num_boxes=self.p.num_regions, num_masks=self._max_objects()
         )
-        return self.model.flops(shape) + second
 
     def _max_objects(self) -> int:
         return int(self.p.num_regions * self.p.object_share)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pathlib
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import lingo
 from lingo.data import ByteTokenizer, TsvPairs
@@ -156,10 +158,30 @@ def test_ssd_logs_the_numbers_of_the_published_flags() -> None:
     assert (values["opt_learning_rate_warmup_steps"], values["global_batch_size"]) == (1145, 2048)
 
 
-def test_mask_rcnn_logs_what_the_closed_division_checks() -> None:
+def write_coco(root: pathlib.Path) -> None:
+    """Writes COCO's folders and files for an image with one object."""
+    mask = {"size": [8, 8], "counts": [0, 64]}
+    content = {
+        "categories": [{"id": i, "name": str(i)} for i in range(80)],
+        "images": [{"id": 1, "file_name": "a.png", "height": 8, "width": 8}],
+        "annotations": [
+            {"image_id": 1, "category_id": 1, "bbox": [0, 0, 8, 8], "segmentation": mask, "id": 1}
+        ],
+    }
+    (root / "annotations").mkdir()
+    for part in ("train2017", "val2017"):
+        (root / part).mkdir()
+        Image.new("RGB", (8, 8)).save(root / part / "a.png")
+        (root / "annotations" / f"instances_{part}.json").write_text(json.dumps(content))
+
+
+def test_mask_rcnn_logs_what_the_closed_division_checks(tmp_path: pathlib.Path) -> None:
     """As in closed_maskrcnn.yaml: a rate of K times 0.02, 1,000 candidates, two drops to 0.1."""
+    write_coco(tmp_path)
     values: dict[str, Any] = {}
-    for name, times in (("reference", 1), ("v06_pod", 8), ("v07_pod", 12)):
+    sizes = [(800, 1344), (832, 1344), (832, 1344)]
+    entries = ("reference", 1), ("v06_pod", 8), ("v07_pod", 12)
+    for (name, times), size in zip(entries, sizes, strict=True):
         params = lingo.get(f"mlperf.mask_rcnn.{name}")
         found = hyperparameters(params.build(), "maskrcnn", "0.7.0")
         values = {key: entry.value for key, entry in found.items()}
@@ -167,8 +189,20 @@ def test_mask_rcnn_logs_what_the_closed_division_checks() -> None:
         assert values["opt_learning_rate_decay_factor"] == 0.1
         assert len(values["opt_learning_rate_decay_steps"]) == 2
         assert values["num_image_candidates"] == 1000
-        assert (values["min_image_size"], values["max_image_size"]) == (1024, 1024)
+        assert (values["min_image_size"], values["max_image_size"]) == size
+        images = lingo.get(f"mlperf.mask_rcnn.{name}(folder={str(tmp_path)!r})").build()
+        found = hyperparameters(images, "maskrcnn", "0.7.0")
+        sides = [found[f"{part}_image_size"].value for part in ("min", "max")]
+        assert sides == [800, 1333]
     assert values["opt_learning_rate_decay_steps"] == [6000, 8000]
+
+
+@pytest.mark.parametrize(
+    ("name", "num"), [("reference", 268_569), ("v06_pod", 279_279), ("v07_pod", 279_279)]
+)
+def test_oblong_images_of_mask_rcnn_have_the_published_number_of_anchors(name, num) -> None:
+    model = lingo.get(f"mlperf.mask_rcnn.{name}").build().task.model
+    assert sum(model.level_sizes()) == len(model.anchors()) == num
 
 
 def test_both_average_precisions_of_mask_rcnn_have_to_reach_their_targets() -> None:

@@ -45,13 +45,13 @@ from lingo.ops.image.boxed_image import (
 class CocoInput(IndexedInput):
     """JPEG and PNG images with boxes, as in COCO's instances_*.json, each once per epoch.
 
-    An image, or the part of it that `random_crop` chooses, is resized to `size` x `size` without
-    keeping the ratio of its sides. With `scale_jitter`, the ratio stays: the image, made as large
-    as fits, is scaled by a random factor, then cropped, or padded with zeros below and on the right
+    An image, or the part of it that `random_crop` chooses, is resized to H x W without keeping the
+    ratio of its sides. With `scale_jitter`, the ratio stays: the image, made as large as fits, is
+    scaled by a random factor, then cropped, or padded with zeros below and on the right
     (`lingo.ops.image.scale_jitter`). Boxes are relative to what is shown. Labels are 1, 2, ... in
     the order of the categories' ids (`category_ids`). An image without boxes is an example, too.
 
-    Batches: `images`, uint8 [B, size, size, 3]; `boxes`, float32 [B, N, 4]: top, left, bottom,
+    Batches: `images`, uint8 [B, H, W, 3]; `boxes`, float32 [B, N, 4]: top, left, bottom,
     right, in 0..1; `box_labels`, int32 [B, N], 0 for no box; `is_crowd`, bool [B, N]. Three arrays
     refer to the whole image: `areas`, float32 [B, N], the pixels of each object's mask (of its box
     if the file has no area); `image_ids`, int64 [B]; `image_sizes`, int32 [B, 2], height and width.
@@ -68,10 +68,14 @@ class CocoInput(IndexedInput):
     annotations: FilePath  # a JSON file such as instances_train2017.json
     folder: FilePath  # has the images
     num_classes: int  # opening data with another number of categories is an error
-    size: int = 300  # H and W, in pixels
+    size: int = 300  # H, in pixels
+    width: int | None = None  # W, in pixels; None: `size`
     max_boxes: int = 100  # N; an image with more boxes is an error
     random_crop: bool = False  # for training: crop to a part with objects (see `min_iou_crop`)
     scale_jitter: tuple[float, float] | None = None  # least and largest factor; (1, 1): padded only
+    # (height, width) that an image just fits with a factor of 1; None: (H, W). With (800, 1333), an
+    # image that is wider than high gets a short side of 800 pixels, a long one of at most 1333
+    fit_size: tuple[int, int] | None = None
     flip_rate: float = 0.0  # probability that an image is mirrored
     mask_size: int | None = None  # M, for example 112; None: no masks
     max_runs: int | None = None  # K; a mask with more runs is an error; None: no run lengths
@@ -83,7 +87,7 @@ class CocoInput(IndexedInput):
     def check(self) -> None:
         super().check()
         ranges.check_positive(self.p, "num_classes", "size", "max_boxes", "max_pixels")
-        ranges.check_positive(self.p, "mask_size", "max_runs")
+        ranges.check_positive(self.p, "width", "fit_size", "mask_size", "max_runs")
         if not 0 <= self.p.flip_rate <= 1:
             raise ParamError(f"flip_rate={self.p.flip_rate} is not in 0..1")
         self._check_jitter()
@@ -93,6 +97,11 @@ class CocoInput(IndexedInput):
 
     def _check_jitter(self) -> None:
         if (scales := self.p.scale_jitter) is None:
+            if self.p.fit_size is not None:
+                raise ParamError(
+                    f"fit_size={self.p.fit_size} without scale_jitter: an image fills the example;"
+                    " set scale_jitter=(1.0, 1.0), or leave fit_size out"
+                )
             return
         if not 0 < scales[0] <= scales[1] < math.inf:
             raise ParamError(f"scale_jitter={scales} is not (low, high) with 0 < low <= high")
@@ -106,8 +115,7 @@ class CocoInput(IndexedInput):
 
     def offers(self) -> dict[str, Any]:
         """Returns the number of classes, not counting "no box", and the shape of images."""
-        shape = (self.p.size, self.p.size, 3)
-        return {"num_classes": self.p.num_classes, "image_shape": shape}
+        return {"num_classes": self.p.num_classes, "image_shape": (*self._size, 3)}
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Reads the annotations, and looks for all images; raises DataError if any is missing."""
@@ -176,6 +184,11 @@ class CocoInput(IndexedInput):
         return [f"left out {num} boxes that have no area"] if num else []
 
     @property
+    def _size(self) -> tuple[int, int]:
+        """(H, W), in pixels."""
+        return self.p.size, self.p.width or self.p.size
+
+    @property
     def _annotations(self) -> Annotations:
         return self._opened()[0]
 
@@ -208,7 +221,7 @@ class CocoInput(IndexedInput):
         """Returns the arrays of `num` examples, without boxes; `images` is uninitialized."""
         p = self.p
         arrays = {
-            "images": np.empty([num, p.size, p.size, 3], np.uint8),
+            "images": np.empty([num, *self._size, 3], np.uint8),
             "boxes": np.zeros([num, p.max_boxes, 4], np.float32),
             "box_labels": np.zeros([num, p.max_boxes], np.int32),
             "is_crowd": np.zeros([num, p.max_boxes], bool),
@@ -231,14 +244,17 @@ class CocoInput(IndexedInput):
         own = slice(*annotations.starts[index : index + 2])
         boxes, labels = annotations.boxes[own], annotations.labels[own]
         height, width = annotations.image_sizes[index].tolist()
-        box, size, shown = Box(0, 0, height, width), (self.p.size, self.p.size), None
+        box, size, shown = Box(0, 0, height, width), self._size, None
         if self.p.random_crop:
             objects = np.where(annotations.is_crowd[own], 0, labels)
             box = min_iou_box((height, width), boxes, objects, key)
             boxes, labels = crop_boxes(boxes, labels, box, (height, width))
         elif self.p.scale_jitter is not None:
             low, high = self.p.scale_jitter
-            box, shown = jitter_window((height, width), key, target=size, low=low, high=high)
+            fit = self.p.fit_size
+            box, shown = jitter_window(
+                (height, width), key, target=size, low=low, high=high, fit=fit
+            )
             boxes, labels = clip_boxes(boxes, labels, box, (height, width))
             sides = np.array([box.height, box.width])
             example["canvas_sizes"][:] = sides * np.array(size) / np.array(shown)

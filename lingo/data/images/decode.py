@@ -110,14 +110,14 @@ def decode_into(images: np.ndarray, parts: Sequence[Part], budget: PixelBudget) 
     the whole image.
 
     Args:
-        images: uint8 [B, H, W, C], H = W, the output.
+        images: uint8 [B, H, W, C], the output.
         parts: [B], of images whose headers were read.
         budget: the pixels that may be decoded at once; all threads share one budget.
 
     Raises:
         BrokenImage: if an image cannot be decoded.
     """
-    size, channels = images.shape[2:]
+    size, channels = images.shape[1:3], images.shape[3]
     forms = [_form(part, size) for part in parts]
     pixels = [_held_pixels(part, form) for part, form in zip(parts, forms, strict=True)]
     for form in sorted(set(forms)):
@@ -126,37 +126,40 @@ def decode_into(images: np.ndarray, parts: Sequence[Part], budget: PixelBudget) 
             some = [parts[row] for row in rows]
             with _tensorflow_errors(), budget.take(_held_at_a_time([pixels[row] for row in rows])):
                 if len(some) == 1 and not form.is_jpeg and pixels[rows[0]] > _LARGE_PIXELS:
-                    decoded: Any = _decode_large_png(some[0], form.divisor, size, channels)
+                    decoded = _decode_large_png(some[0], form, channels)
                 else:
-                    decoded = _decode_together(some, form, size, channels)
+                    decoded = _decode_together(some, form, channels)
+            if form.is_jpeg:
+                _check_complete(decoded, some)
             where = rows if len(rows) < len(parts) else ...  # without an index, copying is faster
-            images[where] = decoded
-        if form.is_jpeg:
-            _check_complete(images, parts, own)
+            images[where] = decoded.transpose(0, 2, 1, 3) if form.is_transposed else decoded
     for image, part in zip(images, parts, strict=True):
         _turn(image, part.turn)
 
 
-def _check_complete(images: np.ndarray, parts: Sequence[Part], rows: Sequence[int]) -> None:
+def _check_complete(images: np.ndarray, parts: Sequence[Part]) -> None:
     """Raises BrokenImage for a JPEG that was decoded although the data of its pixels ends early.
+
+    `images` are the parts before their turns, uint8 [B, H, W, C].
 
     The decoder makes missing pixels grey, without an error. Few sound images end in this grey. An
     image that does is decoded again with more data, which changes it only if data was missing.
     """
-    for row in rows:
-        at, ends = _last_row(parts[row], images.shape[1])
-        is_grey = (images[row, at, ends] == _MISSING_LEVEL).all(-1).any()
-        if is_grey and _lacks_data(parts[row].data):
+    for image, part in zip(images, parts, strict=True):
+        row, ends = _last_row(part, image.shape)
+        is_grey = (image[row, ends] == _MISSING_LEVEL).all(-1).any()
+        if is_grey and _lacks_data(part.data):
             raise BrokenImage("it is cut short: the data of its pixels ends early")
 
 
-def _last_row(part: Part, size: int) -> tuple[int, list[int]]:
-    """Returns the last row of a decoded part's pixels in [size, size], and its outer columns."""
+def _last_row(part: Part, shape: tuple[int, ...]) -> tuple[int, list[int]]:
+    """Returns the last row of a decoded part in an image [H, W, C], and its outer columns."""
+    whole_height, whole_width = shape[:2]
     if part.inset is None:
-        return size - 1, [0, size - 1]
+        return whole_height - 1, [0, whole_width - 1]
     height, width, is_below, is_right = part.inset
-    first = size - width if is_right != _is_mirrored(part.turn) else 0
-    return size - 1 if is_below else height - 1, [first, first + width - 1]
+    first = whole_width - width if is_right != _is_mirrored(part.turn) else 0
+    return whole_height - 1 if is_below else height - 1, [first, first + width - 1]
 
 
 def _lacks_data(data: bytes) -> bool:
@@ -187,14 +190,17 @@ class _Form(NamedTuple):
     is_jpeg: bool
     divisor: int  # divides height and width while decoding
     has_insets: bool
+    size: tuple[int, int]  # H and W of the images that it makes, before their turns
+    is_transposed: bool  # whether their turns exchange rows and columns
 
 
-def _form(part: Part, size: int) -> _Form:
-    height, width = (size, size) if part.inset is None else part.inset[:2]
-    box = part.box
+def _form(part: Part, size: tuple[int, int]) -> _Form:
+    is_transposed, box = part.turn.is_transposed, part.box
+    size = size[::-1] if is_transposed else size
+    height, width = size if part.inset is None else part.inset[:2]
     enough = [n for n in _DIVISORS if box.height >= n * height and box.width >= n * width]
     is_jpeg = part.data.startswith(b"\xff\xd8")
-    return _Form(is_jpeg, max(enough, default=1), part.inset is not None)
+    return _Form(is_jpeg, max(enough, default=1), part.inset is not None, size, is_transposed)
 
 
 def _held_pixels(part: Part, form: _Form) -> int:
@@ -220,20 +226,19 @@ def _batches(rows: list[int], pixels: Sequence[int], max_pixels: int) -> Iterato
     yield from (small[start : start + num] for start in range(0, len(small), num))
 
 
-def _decode_together(
-    parts: Sequence[Part], form: _Form, size: int, channels: Channels
-) -> memoryview:
+def _decode_together(parts: Sequence[Part], form: _Form, channels: Channels) -> np.ndarray:
     """Decodes parts of the same form by one program; returns uint8 [B, H, W, C]."""
     data = tf.constant([part.data for part in parts])
     boxes = np.array([part.box for part in parts], np.int32)
     mirrored = np.array([_is_mirrored(part.turn) for part in parts])
-    insets = np.array([part.inset or (size, size, 0, 0) for part in parts], np.int32)
-    decoded: Any = _program(form, size, channels)(data, boxes, mirrored, insets)
-    return memoryview(decoded)
+    insets = np.array([part.inset or (*form.size, 0, 0) for part in parts], np.int32)
+    decoded: Any = _program(form, channels)(data, boxes, mirrored, insets)
+    return np.asarray(memoryview(decoded))
 
 
-def _decode_large_png(part: Part, divisor: int, size: int, channels: Channels) -> np.ndarray:
+def _decode_large_png(part: Part, form: _Form, channels: Channels) -> np.ndarray:
     """Decodes part of a PNG as `_program` does, in less memory; returns uint8 [1, H, W, C]."""
+    divisor = form.divisor
     with tf.device("CPU:0"):
         whole: Any = tf.io.decode_png(part.data, channels=channels)
         seen = np.asarray(memoryview(whole))[part.box.slices]
@@ -245,12 +250,12 @@ def _decode_large_png(part: Part, divisor: int, size: int, channels: Channels) -
             bands = [seen[at : min(at + step, height), :width] for at in range(0, height, step)]
             image = tf.concat([_mean_of_squares(tf.constant(band), divisor) for band in bands], 0)
         inset = None if part.inset is None else tf.constant(np.array(part.inset, np.int32))
-        resized = _resize(image, size, inset).numpy()
+        resized = _resize(image, form.size, inset).numpy()
     return resized[None, :, ::-1] if _is_mirrored(part.turn) else resized[None]
 
 
 @functools.cache
-def _program(form: _Form, size: int, channels: Channels) -> Callable[..., tf.Tensor]:
+def _program(form: _Form, channels: Channels) -> Callable[..., tf.Tensor]:
     """Returns the program that decodes parts of one form and mirrors some of them.
 
     The program takes encoded images (bytes [B]), boxes (int32 [B, 4]), whether to mirror each
@@ -263,7 +268,7 @@ def _program(form: _Form, size: int, channels: Channels) -> Callable[..., tf.Ten
     ) -> tf.Tensor:
         crop = _crop_jpeg if form.is_jpeg else _crop_png
         image = crop(data, box, form.divisor, channels)
-        image = _resize(image, size, inset if form.has_insets else None)
+        image = _resize(image, form.size, inset if form.has_insets else None)
         return tf.cond(is_mirrored, lambda: tf.reverse(image, [1]), lambda: image)
 
     four = tf.TensorSpec([4], tf.int32)
@@ -276,7 +281,7 @@ def _program(form: _Form, size: int, channels: Channels) -> Callable[..., tf.Ten
                 arguments=arguments,
                 captured_inputs=[],
                 output_types=[tf.uint8],
-                output_shapes=[[size, size, channels]],
+                output_shapes=[[*form.size, channels]],
                 f=one,
             )
         return images
@@ -285,15 +290,15 @@ def _program(form: _Form, size: int, channels: Channels) -> Callable[..., tf.Ten
     return tf.function(decode_all, input_signature=several, autograph=False)
 
 
-def _resize(image: tf.Tensor, size: int, inset: tf.Tensor | None) -> tf.Tensor:
+def _resize(image: tf.Tensor, size: tuple[int, int], inset: tf.Tensor | None) -> tf.Tensor:
     """Returns an image resized to uint8 [H, W, C], or to an inset of it: int32 [4] of `Inset`."""
     if inset is None:
-        return tf.cast(tf.image.resize(image, [size, size]) + 0.5, tf.uint8)
+        return tf.cast(tf.image.resize(image, size) + 0.5, tf.uint8)
     height, width, is_below, is_right = tf.unstack(inset)
     resized = tf.cast(tf.image.resize(image, [height, width]) + 0.5, tf.uint8)
-    top, left = is_below * (size - height), is_right * (size - width)
-    padding = [[top, size - height - top], [left, size - width - left], [0, 0]]
-    return tf.ensure_shape(tf.pad(resized, padding), [size, size, image.shape[2]])
+    top, left = is_below * (size[0] - height), is_right * (size[1] - width)
+    padding = [[top, size[0] - height - top], [left, size[1] - width - left], [0, 0]]
+    return tf.ensure_shape(tf.pad(resized, padding), [*size, image.shape[2]])
 
 
 def _crop_jpeg(data: tf.Tensor, box: tf.Tensor, divisor: int, channels: Channels) -> tf.Tensor:
@@ -321,10 +326,9 @@ def _mean_of_squares(image: tf.Tensor, side: int) -> tf.Tensor:
 
 
 def _turn(image: np.ndarray, turn: Turn) -> None:
-    """Turns a square image [H, W, C] in place, except for what `_program` has mirrored."""
-    if turn.is_transposed:
-        step = -1 if turn.reverses_columns else 1
-        image[:] = image.transpose(1, 0, 2)[:, ::step].copy()
+    """Reverses rows and columns of an image [H, W, C] in place, unless `_program` has done it."""
+    if turn.is_transposed and turn.reverses_columns:
+        image[:] = image[:, ::-1].copy()
     if turn.reverses_rows:
         image[:] = image[::-1].copy()
 

@@ -63,16 +63,7 @@ def read_table(
             character.
     """
     path = os.fspath(file)
-    place = place_of(path)
-    files = list_files([place])
-    if not files:
-        raise DataError(f"no file matches {path}. {describe_place(place)}")
-    if delimiter is None:
-        delimiter = find_delimiter(files[0])
-    check_delimiter(delimiter)
-    cells = read_cells(tuple(files), delimiter)
-    if not cells.places:
-        raise DataError(f"{path} has no rows.")
+    cells, delimiter = _read_files(path, delimiter)
     known = dict(columns or {})
     for name in (*known, *ignore, *([] if label is None else [label])):
         if name not in cells.columns:
@@ -99,6 +90,21 @@ def read_table(
     if label is not None:
         found["classes"] = find_classes(cells, label, missing, predict, decimal=decimal)
     return CsvInput.params(file=path, label=label, columns=inferred, **{**found, **fields})
+
+
+def _read_files(path: str, delimiter: str | None) -> tuple[Cells, str]:
+    """Returns the cells of all files that match a path, and the delimiter of CSV files."""
+    place = place_of(path)
+    files = list_files([place])
+    if not files:
+        raise DataError(f"no file matches {path}. {describe_place(place)}")
+    if delimiter is None:
+        delimiter = find_delimiter(files[0])
+    check_delimiter(delimiter)
+    cells = read_cells(tuple(files), delimiter)
+    if not cells.places:
+        raise DataError(f"{path} has no rows.")
+    return cells, delimiter
 
 
 def infer_column(

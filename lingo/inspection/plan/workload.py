@@ -16,14 +16,7 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.layers import path
-from lingo.layers.flops import (
-    BATCH,
-    FlopsCall,
-    Record,
-    number_tensor,
-    record_flops,
-    tensor_number,
-)
+from lingo.layers.flops import BATCH, FlopsCall, Record, number_tensor, record_flops, tensor_number
 from lingo.layers.layer import Layer
 from lingo.layers.moe.moe import MoE
 from lingo.layers.residual import Residual, ResidualCall
@@ -234,6 +227,7 @@ class LayerWalk:
         self._num_weights = 0  # number of weight elements of the layers so far
         self._order: list[tuple[LayerResidual, int]] = []
         self._calls, self._tables = calls, tables
+        self._ranks = {layer: rank for rank, layer in enumerate(calls)}
         self._kept = kept  # ids of kept tensors: of the input, and of residuals so far
         self._elementwise: set[int] = set()  # ids of tensors computed elementwise from kept ones
         self._names: dict[Unit, Unit] = {}  # unit without a name -> unit named by its first layer
@@ -369,14 +363,18 @@ class LayerWalk:
         """Returns the FLOPs of a layer's call, without those of the layers inside."""
         if layer not in self._calls:
             return 0
-        inside = sum(map(self._total_flops, layer.inner_layers()))
+        inside = self._flops_inside(layer, self._ranks[layer])
         return self._calls[layer].flops - inside // _count(layer)
 
-    def _total_flops(self, layer: Layer) -> int:
-        """Returns the FLOPs of all copies of a layer; if it is not called, of the layers inside."""
-        if layer in self._calls:
-            return self._calls[layer].flops * _count(layer)
-        return sum(map(self._total_flops, layer.inner_layers()))
+    def _flops_inside(self, layer: Layer, before: int) -> int:
+        """Returns the FLOPs of the layers inside that were called before, all copies of each."""
+        total = 0
+        for child in layer.inner_layers():
+            if child not in self._calls:
+                total += self._flops_inside(child, before)
+            elif self._ranks[child] < before:  # a task calls Mask R-CNN's heads after it
+                total += self._calls[child].flops * _count(child)
+        return total
 
 
 def _num_logits(layer: Layer, shape: Sequence[int], memory_length: int | None) -> int:

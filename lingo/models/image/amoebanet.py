@@ -179,12 +179,16 @@ def amoebanet(
     layers.append(AmoebaNetHead.params(dim=dim, num_classes=num_classes, dropout_rate=dropout_rate))
     if auxiliary_image is not None:
         index = len(layers) - 2 - len(group)  # before the last reduction
-        before = Chain.params(layers=layers[:index]).build()
-        shape: Any = before.output_shape((1, *auxiliary_image, channels))
-        _, *image, dim = shape[0]
-        head = AuxiliaryHead.params(dim=dim, image=tuple(image), num_classes=num_classes)
+        head = _auxiliary_head(layers[:index], (1, *auxiliary_image, channels), num_classes)
         layers.insert(index, head)
     return layers
+
+
+def _auxiliary_head(before: list[Params], shape: Shape, num_classes: int) -> Params:
+    """Returns the auxiliary head behind layers, for images of shape [1, H, W, C]."""
+    result: Any = Chain.params(layers=before).build().output_shape(shape)
+    _, *image, dim = result[0]
+    return AuxiliaryHead.params(dim=dim, image=tuple(image), num_classes=num_classes)
 
 
 CELLS: dict[Version, tuple[type[Cell], type[Cell]]] = {

@@ -131,15 +131,11 @@ def botnet(
         stem_stride=stem_stride,
         width=width,
     )
-    block, stages = STAGES[num_layers]
-    if block is not BottleneckBlock:
-        known = [n for n, (kind, _) in STAGES.items() if kind is BottleneckBlock]
-        raise ParamError(f"{num_layers=} has no bottlenecks: take one of {known}")
-    blocks = range(stages[-1])
-    attending = blocks if attending is None else attending
-    if outside := sorted(set(attending).difference(blocks)):
-        raise ParamError(f"attending has {outside[0]}, but the last stage has {len(blocks)} blocks")
-    first = len(layers) - len(blocks)
+    num_blocks = _num_last_blocks(num_layers)
+    attending = range(num_blocks) if attending is None else attending
+    if outside := sorted(set(attending).difference(range(num_blocks))):
+        raise ParamError(f"attending has {outside[0]}, but the last stage has {num_blocks} blocks")
+    first = len(layers) - num_blocks
     layers[first].set(stride=stride)
     shape = (1, *image_shape)
     for i, layer in enumerate(layers):
@@ -154,3 +150,12 @@ def botnet(
             layer.attention.attention.positions = positions
         shape = layer.build().output_shape(shape)
     return [*layers, head]
+
+
+def _num_last_blocks(num_layers: int) -> int:
+    """Returns the number of blocks of the last stage; raises ParamError without bottlenecks."""
+    block, stages = STAGES[num_layers]
+    if block is not BottleneckBlock:
+        known = [n for n, (kind, _) in STAGES.items() if kind is BottleneckBlock]
+        raise ParamError(f"{num_layers=} has no bottlenecks: take one of {known}")
+    return stages[-1]

@@ -221,7 +221,13 @@ def scale_boxes(boxes: np.ndarray, shown: tuple[int, int], size: tuple[int, int]
 
 
 def jitter_window(
-    size: tuple[int, int], key: random.Key, *, target: tuple[int, int], low: float, high: float
+    size: tuple[int, int],
+    key: random.Key,
+    *,
+    target: tuple[int, int],
+    low: float,
+    high: float,
+    fit: tuple[int, int] | None = None,
 ) -> tuple[Box, tuple[int, int]]:
     """Returns the part of an image that `scale_jitter` shows, and its size in the result.
 
@@ -230,6 +236,7 @@ def jitter_window(
         key: this image's random key.
         target: (height, width) of the result, in pixels.
         low: least factor, as in `scale_jitter`, like `high`.
+        fit: (height, width) that the image just fits with a factor of 1; None: `target`.
 
     Raises ValueError unless 0 < low <= high.
 
@@ -239,8 +246,8 @@ def jitter_window(
     if not 0 < low <= high < math.inf:
         raise ValueError(f"{low=} and {high=} are not 0 < low <= high: factors of an image's size")
     factor, *places = draw(key, "scale_jitter", 3).tolist()
-    fit = min(target[0] / size[0], target[1] / size[1])
-    scale = fit * (low + (high - low) * factor)
+    height, width = fit or target
+    scale = min(height / size[0], width / size[1]) * (low + (high - low) * factor)
     starts, sides, shown = [], [], []
     for whole, most, place in zip(size, target, places, strict=True):
         is_cut = whole * scale > most

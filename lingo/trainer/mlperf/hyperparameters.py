@@ -254,9 +254,10 @@ def _ssd(reader: _Reader) -> dict[str, Any]:
 
 def _maskrcnn(reader: _Reader) -> dict[str, Any]:
     task = reader.params.task
-    # an image as large as fits on its canvas: the canvas's short side bounds the image's short
-    # side, and its long side the long one, as both sizes do in the reference
-    height, width, _ = reader.image_shape
+    # an image is as large as fits: into `fit_size`, or on its canvas, whose short side bounds the
+    # image's short side, and its long side the long one, as both sizes do in the reference
+    fit_size = getattr(reader.params.train_input, "fit_size", None)
+    height, width = fit_size or reader.image_shape[:2]
     return {
         "opt_base_learning_rate": reader.rate,
         "opt_learning_rate_warmup_steps": reader.warmup_steps,

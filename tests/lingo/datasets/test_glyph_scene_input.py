@@ -23,7 +23,8 @@ def scenes(**fields):
 
 def pixel_boxes(data, boxes):
     """Returns the boxes of a scene in pixels, without absent ones, int [n, 4]."""
-    return np.rint(boxes[boxes[:, 2] > 0] * data.p.size).astype(int)
+    sides = np.tile(data.offers()["image_shape"][:2], 2)
+    return np.rint(boxes[boxes[:, 2] > 0] * sides).astype(int)
 
 
 def test_a_glyph_that_is_wider_than_the_image_is_left_out() -> None:
@@ -33,10 +34,10 @@ def test_a_glyph_that_is_wider_than_the_image_is_left_out() -> None:
     assert boxes.max() <= 1
 
 
-@pytest.fixture(scope="module")
-def some() -> tuple[GlyphSceneInput, dict[str, np.ndarray], np.ndarray]:
+@pytest.fixture(scope="module", params=[None, 208, 80])
+def some(request) -> tuple[GlyphSceneInput, dict[str, np.ndarray], np.ndarray]:
     """Returns an input of all classes, 64 scenes and their backgrounds."""
-    data = scenes(split="train", num_classes=47)
+    data = scenes(split="train", num_classes=47, width=request.param)
     numbers = np.arange(64)
     grounds = [data._background(draws) for draws in data._draws(numbers)]
     return data, data.read_indices(numbers), np.stack(grounds)
@@ -61,10 +62,11 @@ def test_a_scene_is_its_background_outside_of_its_boxes_and_differs_at_each_of_t
 def test_boxes_are_inside_the_image_and_do_not_overlap(some):
     data, batch, _ = some
     for boxes in batch["boxes"]:
-        covered = np.zeros([128, 128], int)
+        height, width = batch["images"].shape[1:3]
+        covered = np.zeros([height, width], int)
         for top, left, bottom, right in pixel_boxes(data, boxes):
-            assert 0 <= top < bottom <= 128
-            assert 0 <= left < right <= 128
+            assert 0 <= top < bottom <= height
+            assert 0 <= left < right <= width
             covered[top:bottom, left:right] += 1
         assert covered.max() == 1
 
@@ -166,7 +168,8 @@ def test_the_fingerprint_tells_scenes_apart():
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ({"size": 31}, "size=31 is not from 32 to 1024 pixels"),
+        ({"size": 31}, "size=31 is not from 32 to 2048 pixels"),
+        ({"width": 2049}, "width=2049 is not from 32 to 2048 pixels"),
         ({"num_classes": 48}, "num_classes=48, but glyphs have 47"),
         ({"max_boxes": 0}, "max_boxes=0 is not positive"),
         ({"min_height": 0.05}, r"min_height=0\.05 and max_height=0\.5 are not 0\.0625 <= min"),

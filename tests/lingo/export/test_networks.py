@@ -1,20 +1,29 @@
-"""Whole networks in 8 bits: LiteRT computes what a network computes as it was trained."""
+"""Exports of whole networks compute what their runs compute: in 8 bits, and Mask R-CNN."""
 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 import lingo
+from lingo import Experiment
 from lingo.config.lazy import tf
+from lingo.config.params import Params
+from lingo.datasets import GlyphSceneInput
+from lingo.export import reader
+from lingo.export.formats import Format
 from lingo.export.lite_int8 import convert_to_int8
-from lingo.layers import Attention
+from lingo.layers import Attention, BatchNorm, ConvNorm
 from lingo.layers.context import apply
+from lingo.models import Backbone, MaskRcnn
+from lingo.optim import Adam
+from lingo.trainer.trained import Trained
 from tasks.bert.task import BertPretraining
+from tasks.detection.instance_segmentation import InstanceSegmentation
 
 NETWORKS = {
     "image.lenet.digits_int8": ("max_steps=150", "PassiveAsymQDomain.range_decay=0.95"),
@@ -23,6 +32,12 @@ NETWORKS = {
 """Experiments and how they are trained here."""
 
 NUM_IMAGES = 334  # those of the held-out digits
+BATCH = 4
+LOADERS: Mapping[Format, Callable[[pathlib.Path], reader.Signatures]] = {
+    "savedmodel": reader.load_saved_model,
+    "stablehlo": reader.load_stablehlo,
+    "tflite": reader.load_tflite,
+}
 
 
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated.*")
@@ -119,3 +134,65 @@ def test_a_bert_gives_tokens_before_padding_their_probabilities(draw: Callable) 
     exact = np.concatenate(expected)
     error = np.concatenate(found) - exact
     assert np.sqrt(np.mean(error**2)) < 0.1 * exact.std()
+
+
+def mask_rcnn() -> Params:
+    """Returns a Mask R-CNN of three maps for scenes of 32 x 48 pixels, whose step takes no time."""
+    layers = [ConvNorm.params(dim=d, output_dim=4, stride=2) for d in (3, 4, 4)]
+    model = MaskRcnn.params(trunk=Backbone.params(layers=layers), anchor_scale=3.0, base_side=32.0)
+    model.all(BatchNorm).set(statistics_over=BATCH)
+    model.pyramid.output_dim = model.region_head.hidden_dim = model.box_head.hidden_dim = 8
+    model.box_head.size = 3
+    model.mask_head.set(size=4, hidden_dim=4, num_convs=1)
+    data = GlyphSceneInput.params(
+        size=32,
+        width=48,
+        min_height=0.3,
+        num_classes=3,
+        num_scenes=16,
+        mask_size=8,
+        batch_size=BATCH,
+    )
+    task = InstanceSegmentation.params(
+        model=model,
+        num_anchors=16,
+        max_per_level=12,
+        num_proposals=12,
+        eval_max_per_level=12,
+        eval_num_proposals=12,
+        num_regions=12,
+        max_detections=6,
+    )
+    return Experiment.params(
+        task=task,
+        train_input=data,
+        eval_inputs={"heldout": data.copy().set(repeat=False)},
+        optimizer=Adam.params(learning_rate=0.01),
+        max_steps=3,
+    )
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder: pathlib.Path = tmp_path_factory.mktemp("mask_rcnn") / "run"
+    lingo.train(mask_rcnn(), folder)
+    return lingo.load(folder)
+
+
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated.*")
+@pytest.mark.parametrize("form", LOADERS)
+def test_mask_rcnn_finds_the_same_objects_with_their_masks(
+    form: Format, scenes: Trained, tmp_path: pathlib.Path
+) -> None:
+    shape = {} if form == "savedmodel" else {"batch_size": BATCH}  # it takes any number of images
+    scenes.export(tmp_path / "export", format=form, **shape)
+    predict = LOADERS[form](tmp_path / "export")["predict"]
+    images = scenes.experiment.eval_inputs["heldout"].batch(1)["images"]
+    for size in [BATCH] if shape else [BATCH, 1]:
+        found = {k: np.asarray(v) for k, v in predict({"images": images[:size]}).items()}
+        expected = scenes.predict({"images": images[:size]})
+        assert (expected["box_labels"] > 0).any()
+        assert found.keys() == expected.keys()
+        np.testing.assert_array_equal(found["box_labels"], expected["box_labels"])
+        for name in ("boxes", "box_scores", "masks"):
+            np.testing.assert_allclose(found[name], expected[name], atol=1e-5, err_msg=name)

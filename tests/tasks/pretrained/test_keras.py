@@ -14,7 +14,7 @@ from lingo.export.hugging_face import ignored_tensors, layout_tensors
 from tasks.pretrained.architecture import find_architecture
 from tasks.pretrained.names import ImageLayout
 from tasks.pretrained.read import read_image_model
-from tests.tasks.pretrained.test_layout import build_task, compute_logits
+from tests.tasks.pretrained.test_names import build_task, compute_logits
 
 
 def make_model(name: str, size: tuple[int, int], gain: float) -> Any:

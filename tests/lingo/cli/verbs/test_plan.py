@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import shlex
 import subprocess
@@ -144,6 +145,23 @@ def test_a_plan_of_which_nothing_fits_says_how_many_devices_would_be_enough(
     found = json.loads(lingo(*arguments, "--format=json").out)
     assert last.endswith(f"; {found['advice']['enough_devices']} devices are enough")
     assert found["advice"]["smallest_bytes"] > 12e6
+
+
+@pytest.mark.parametrize(
+    "name", ["image.mask_rcnn.r50", "image.mask_rcnn.bot50", "mlperf.mask_rcnn.v07_pod"]
+)
+def test_mask_rcnn_fits_as_it_is_registered(name: str, lingo: Callable) -> None:
+    """ResNet-50's convolutions have 11.1 M outputs for 224 x 224 pixels: twice 443 MiB for 1024."""
+    done = lingo("plan", f"--exp={name}", "--hardware=tpu_v3", "--format=json")
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    (way,) = found["ways"]
+    assert not found["missing_flops"] + found["unknown_residuals"]
+    assert 0.5 * 2**30 < way["total_bytes"] < 2 * 2**30
+    # the arithmetic of a core of 61.5 TFLOP/s
+    devices = math.prod(way["mesh"].values())
+    at_peak = found["model_flops"] / devices / 61.5e12
+    assert at_peak < way["step_seconds"] < 1.5 * at_peak
 
 
 def test_an_own_way_that_does_not_fit_is_told_of_one_on_as_many_devices(lingo: Callable) -> None:

@@ -368,10 +368,11 @@ def test_each_polygon_is_drawn_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "fields", [{}, {"flip_rate": 1.0}, {"random_crop": True}, {"scale_jitter": (0.3, 2.0)}]
 )
+@pytest.mark.parametrize("width", [None, 144])
 @pytest.mark.parametrize("orientation", [1, 6])
-def test_masks_are_where_their_objects_are_after_every_change(fields, orientation, tmp_path):
+def test_masks_are_where_their_objects_are_after_every_change(fields, width, orientation, tmp_path):
     write_masks(tmp_path, orientation=orientation)
-    fields = {"flip_rate": 0.5, "size": 96, "batch_size": 24} | fields
+    fields = {"flip_rate": 0.5, "size": 96, "width": width, "batch_size": 24} | fields
     data = coco(tmp_path, mask_size=M, **fields)
     batch, seen = data.batch(0), 0
     for image, boxes, labels, masks in zip(
@@ -386,17 +387,18 @@ def test_masks_are_where_their_objects_are_after_every_change(fields, orientatio
     assert specs_of(batch) == data.specs()
 
 
+@pytest.mark.parametrize("target", [(64, 64), (48, 96)])
 @pytest.mark.parametrize("orientation", [1, 6])
-def test_a_jittered_image_is_its_window_above_and_left_of_black(orientation, tmp_path):
+def test_a_jittered_image_is_its_window_above_and_left_of_black(orientation, target, tmp_path):
     write_masks(tmp_path, orientation=orientation)
-    data = coco(tmp_path, scale_jitter=(0.2, 2.0), size=64, batch_size=8, flip_rate=0.0, seed=5)
+    fields = {"scale_jitter": (0.2, 2.0), "size": target[0], "width": target[1], "seed": 5}
+    data = coco(tmp_path, batch_size=8, flip_rate=0.0, **fields)
     batch, sizes = data.batch(0), set()
     whole = np.moveaxis(draw_objects(), 0, 2) * 255.0
     key = random.fold(random.root_key(5), random.text_hash("view"))
     for row in range(8):
         own = random.fold(random.fold(key, 0), row)
-        size, target = (HEIGHT, WIDTH), (64, 64)
-        window, shown = jitter_window(size, own, target=target, low=0.2, high=2.0)
+        window, shown = jitter_window((HEIGHT, WIDTH), own, target=target, low=0.2, high=2.0)
         image = batch["images"][row].astype(float)
         assert not image[shown[0] :].any()
         assert not image[:, shown[1] :].any()
@@ -406,19 +408,32 @@ def test_a_jittered_image_is_its_window_above_and_left_of_black(orientation, tmp
         )
         expected = whole[window.slices][rows][:, columns]
         assert abs(image[: shown[0], : shown[1]] - expected).mean() < 25
-        canvas = np.array([window.height, window.width]) * 64 / np.array(shown)
+        canvas = np.array([window.height, window.width]) * target / np.array(shown)
         np.testing.assert_allclose(batch["canvas_sizes"][row], canvas, rtol=1e-6)
         sizes.add(shown)
     assert len(sizes) > 3
 
 
-def test_without_scaling_boxes_on_the_canvas_are_those_of_the_file_in_pixels(tmp_path):
+@pytest.mark.parametrize("fields", [{}, {"width": 96}, {"width": 96, "fit_size": (48, 80)}])
+def test_without_scaling_boxes_on_the_canvas_are_those_of_the_file_in_pixels(fields, tmp_path):
     write_masks(tmp_path)
-    batch = coco(tmp_path, scale_jitter=(1.0, 1.0), size=64, batch_size=1).batch(0)
+    batch = coco(tmp_path, scale_jitter=(1.0, 1.0), size=64, batch_size=1, **fields).batch(0)
     pixels = batch["boxes"][0] * np.tile(batch["canvas_sizes"][0], 2)
     for i, one in enumerate(draw_objects()):
         expected = [*np.argwhere(one).min(0), *(np.argwhere(one).max(0) + 1)]
         np.testing.assert_allclose(pixels[i], expected, atol=1e-4)
+
+
+def test_an_image_just_fits_its_size_and_the_rest_of_an_oblong_canvas_is_black(tmp_path):
+    write_masks(tmp_path)  # of 60 x 80 pixels
+    fields = {"scale_jitter": (1.0, 1.0), "size": 52, "width": 84, "fit_size": (48, 72)}
+    data = coco(tmp_path, batch_size=1, flip_rate=0.0, **fields)
+    batch = data.batch(0)
+    assert data.offers()["image_shape"] == batch["images"].shape[1:] == (52, 84, 3)
+    seen = np.argwhere(batch["images"][0].any(-1))
+    assert (seen.max(0) < [48, 64]).all()
+    canvas = [52 * HEIGHT / 48, 84 * WIDTH / 64]
+    np.testing.assert_allclose(batch["canvas_sizes"], [canvas], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -457,6 +472,8 @@ def test_more_runs_than_there_is_room_for_are_an_error(tmp_path):
         ({"max_runs": 0}, "max_runs=0 is not positive"),
         ({"scale_jitter": (2.0, 1.0)}, r"scale_jitter=\(2\.0, 1\.0\) is not \(low, high\)"),
         ({"scale_jitter": (1.0, 1.0), "random_crop": True}, "are both set: choose one"),
+        ({"width": 0}, "width=0 is not positive"),
+        ({"fit_size": (8, 8)}, r"fit_size=\(8, 8\) without scale_jitter"),
     ],
 )
 def test_fields_of_masks_and_scales_out_of_range_are_refused(fields, message, tmp_path):

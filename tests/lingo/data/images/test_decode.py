@@ -26,7 +26,9 @@ def show(data, window, size=16, channels=3):
 
 
 def decode(parts, *, size, channels):
-    images = np.empty([len(parts), size, size, channels], np.uint8)
+    """Returns [B, size, size, C], or [B, *size, C] for a size of (height, width)."""
+    height, width = (size, size) if isinstance(size, int) else size
+    images = np.empty([len(parts), height, width, channels], np.uint8)
     decode_into(images, parts, PixelBudget())
     return images
 
@@ -38,10 +40,10 @@ def whole(data, channels=3):
 
 
 def bilinear(image, size):
-    """Returns [size, size, C] by the textbook, with the centers of pixels at half numbers."""
+    """Returns [*size, C] by the textbook, with the centers of pixels at half numbers."""
     out = image.astype(float)
     for axis in (0, 1):
-        places = (np.arange(size) + 0.5) * out.shape[axis] / size - 0.5
+        places = (np.arange(size[axis]) + 0.5) * out.shape[axis] / size[axis] - 0.5
         places = places.clip(0, out.shape[axis] - 1)
         low = np.floor(places).astype(int)
         high = np.minimum(low + 1, out.shape[axis] - 1)
@@ -121,7 +123,7 @@ def test_a_part_is_that_of_the_whole_image(form):
 @pytest.mark.parametrize("box", [Box(2, 3, 24, 30), Box(0, 5, 9, 12)], ids=["smaller", "larger"])
 def test_resizing_is_bilinear(box):
     data = encode(picture(40, 50), "PNG")
-    expected = bilinear(decode_by_pillow(data)[box.slices], 16)
+    expected = bilinear(decode_by_pillow(data)[box.slices], (16, 16))
     assert abs(show(data, Window(box)) - expected).max() <= 0.51
 
 
@@ -132,11 +134,12 @@ def test_a_large_part_is_divided_first_so_that_no_pixel_is_left_out(form, bound)
     data = encode(image, form, subsampling=0)
     box = Box(8, 16, 128, 160)
     means = decode_by_pillow(data)[box.slices].reshape(16, 8, 20, 8, 3).mean((1, 3))
-    assert abs(show(data, Window(box)) - bilinear(means, 16)).max() <= bound
+    assert abs(show(data, Window(box)) - bilinear(means, (16, 16))).max() <= bound
 
 
+@pytest.mark.parametrize("size", [16, (8, 32), (32, 8)])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_an_image_is_turned_as_its_exif_orientation_says(orientation):
+def test_an_image_is_turned_as_its_exif_orientation_says(orientation, size):
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encode(picture(40, 50), "PNG", exif=exif)
@@ -146,7 +149,10 @@ def test_an_image_is_turned_as_its_exif_orientation_says(orientation):
     for box, is_mirrored in itertools.product([Box(3, 10, 16, 16), Box(1, 2, 21, 30)], (0, 1)):
         window = Window(box, bool(is_mirrored))
         plain = encode(np.ascontiguousarray(upright), "PNG")
-        np.testing.assert_array_equal(show(data, window), show(plain, window))
+        found, expected = show(data, window, size), show(plain, window, size)
+        np.testing.assert_array_equal(found, expected)
+        image = upright[box.slices][:, :: -1 if is_mirrored else 1]
+        assert abs(found - bilinear(image, found.shape)).max() <= 0.51
 
 
 def test_images_of_a_batch_do_not_depend_on_each_other():
@@ -237,15 +243,17 @@ def test_a_sound_jpeg_may_be_grey_as_one_that_ends_early(options):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("is_mirrored", [False, True])
-@pytest.mark.parametrize("shown", [(8, 16), (16, 8), (5, 7)])
-def test_a_padded_jpeg_that_ends_early_is_broken(orientation, is_mirrored, shown):
+@pytest.mark.parametrize(
+    ("shown", "size"), [((8, 16), 16), ((16, 8), 16), ((5, 7), 16), ((12, 12), (12, 20))]
+)
+def test_a_padded_jpeg_that_ends_early_is_broken(orientation, is_mirrored, shown, size):
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encode(picture(64, 64), exif=exif)
     window = Window(Box(0, 0, 64, 64), is_mirrored, shown)
-    assert show(data, window).any()
+    assert show(data, window, size).any()
     with pytest.raises(BrokenImage, match="ends early"):
-        show(cut_jpeg(data, 0.3), window)
+        show(cut_jpeg(data, 0.3), window, size)
 
 
 def test_a_png_with_32_mebibytes_behind_it_is_broken():

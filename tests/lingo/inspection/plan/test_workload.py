@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import pytest
@@ -32,6 +33,7 @@ def load(experiment: str, *overrides: str) -> Workload:
         "image.resnet.resnet50",
         "image.vit.s16",
         "image.ssd.scenes",
+        "image.mask_rcnn.scenes",
         "image.botnet.glyphs",
         "image.unet.blobs",
     ],
@@ -80,6 +82,26 @@ def test_a_convolution_has_the_positions_of_its_result() -> None:
     assert first.shape == (256, 224, 224, 3)
     assert first.positions == 256 * 112 * 112
     assert first.matrices[0].num_summed == 3
+
+
+@pytest.mark.parametrize(
+    ("experiment", "rows", "columns"),
+    [("image.mask_rcnn.r50", 1024, 1024), ("mlperf.mask_rcnn.v07_pod", 832, 1344)],
+)
+def test_mask_rcnn_has_the_products_of_trunk_pyramid_and_heads(
+    experiment: str, rows: int, columns: int
+) -> None:
+    found = load(experiment)
+    sizes = [math.ceil(rows / step) * math.ceil(columns / step) for step in (4, 8, 16, 32, 64)]
+    trunk = (4.089e9 - 2048 * 1000) * rows * columns / 224**2  # ResNet-50 without its classifier
+    sides = sum(256 * dim * n for dim, n in zip((256, 512, 1024, 2048), sizes, strict=False))
+    pyramid = sides + 9 * 256**2 * sum(sizes[:4])
+    first = (9 * 256**2 + 256 * 3 * 5) * sum(sizes)  # three anchors: a logit and a box each
+    boxes = 512 * (49 * 256 * 1024 + 1024**2 + 1024 * 81 * 5)
+    masks = 128 * (4 * 14**2 * 9 * 256**2 + 28**2 * 256 * (256 + 81))
+    products = trunk + pyramid + first + boxes + masks
+    assert found.flops / found.batch_size == pytest.approx(2 * products, rel=0.005)
+    assert not found.unknown_residuals
 
 
 def test_layers_of_one_stack_count_the_same_whichever_way_it_computes() -> None:

@@ -215,6 +215,15 @@ def test_masks_follow_a_mirror_image_exactly_and_a_crop_and_a_scale_to_a_pixel(s
         assert_masks_follow(scale_jitter(example, key, size=(70, 90), low=0.8, high=1.6), 0.9)
 
 
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [((480, 640), (800, 1067)), ((427, 640), (800, 1199)), ((300, 640), (625, 1333))],
+)
+def test_the_short_side_has_800_pixels_unless_the_long_one_would_exceed_1333(size, shown):
+    limits = {"target": (832, 1344), "fit": (800, 1333), "low": 1, "high": 1}
+    assert jitter_window(size, KEYS[0], **limits) == (Box(0, 0, *size), shown)
+
+
 def test_windows_of_jitter_keep_the_aspect_and_cover_all_factors_and_places():
     factors, corners = [], []
     for key in KEYS:
