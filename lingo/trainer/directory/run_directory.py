@@ -336,7 +336,7 @@ class RunDirectory:
         return max(steps)
 
     def cut(self, step: int) -> None:
-        """Removes the rows after `step`, also those of `lingo eval`, which a bucket may have."""
+        """Removes all rows after `step`, also the rows of `lingo eval` that a bucket may have."""
         if self.mirror is not None:
             self.mirror.take_results()  # else an upload would add them later
         for folder in self.path.glob("eval_*"):
