@@ -336,17 +336,12 @@ class RunDirectory:
         return max(steps)
 
     def cut(self, step: int) -> None:
-        """Removes the rows of all reports of steps after `step`, `lingo eval`'s rows included.
-
-        Raises BucketError if the directory is mirrored, and the bucket fails.
-        """
+        """Removes all rows after `step`, also the rows of `lingo eval` that a bucket may have."""
         if self.mirror is not None:
-            self.mirror.take_results()  # else an upload would add the rows later
-        folders = self.path.glob("eval_*")
-        eval_rows = (
-            Rows(folder / METRICS, root=self.path, enabled=self.enabled) for folder in folders
-        )
-        for rows in (self.metrics, self.vectors, *eval_rows):
+            self.mirror.take_results()  # else an upload would add them later
+        for folder in self.path.glob("eval_*"):
+            Rows(folder / METRICS, root=self.path, enabled=self.enabled).cut(step)
+        for rows in (self.metrics, self.vectors):
             rows.cut(step)
 
     def is_evaluated(self, step: int) -> bool:
