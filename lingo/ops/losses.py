@@ -65,7 +65,7 @@ def log_probs(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
     array([  -0.693, -100.   ], dtype=float32)
     """
     values = tf.nn.log_softmax(tf.cast(logits, tf.float32))
-    is_token = tf.range(logits.shape[-1]) == tf.cast(tokens, tf.int32)[..., None]
+    is_token = tf.range(logits.shape[-1]) == tf.expand_dims(tf.cast(tokens, tf.int32), -1)
     return tf.reduce_sum(tf.where(is_token, values, 0.0), axis=-1)  # a gather would gather shards
 
 
