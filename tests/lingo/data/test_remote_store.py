@@ -336,7 +336,7 @@ for i in range(60):
     key, data = f"{number % 2}-{i}", bytes([i]) * 1000
     cache.write(key, data)
     assert cache.read(key, 0, 1000, size=1000) in (None, data)
-    with cache._locked():
+    with cache._lock():
         sizes = [path.stat().st_size for path in folder.iterdir() if path.name != ".used"]
     most = max(most, sum(sizes))
 print(most)
