@@ -30,10 +30,8 @@ from lingo.ops.image.pixel import draw
 _SMALLEST, _LARGEST = 32, 2048  # pixels
 _INK_SIZE = 128  # pixels of the drawing that is resized to glyphs of all sizes
 _STRETCH = 0.15  # largest share by which a glyph is wider or narrower
-_WINDOW = (
-    64,
-    160,
-)  # longer side of a photograph's part, in pixels; held-out parts have 160 columns
+# longer side of a photograph's part, in pixels; held-out parts have 160 columns
+_WINDOW = (64, 160)
 _TRIES = 10  # positions that are tried for a glyph
 _VISIBLE = 64  # least ink of a pixel, of 255: rows and columns at the rim with less are cut off
 _NEAR = 0.3  # share of levels that a glyph may have: the darkest; on dark ground, the lightest

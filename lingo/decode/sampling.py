@@ -18,6 +18,7 @@ from lingo.config.params import ParamError
 from lingo.decode.caches import repeat_rows
 from lingo.decode.decoding import Caches, Decoding, Step, forced_tokens
 from lingo.ops import random
+from lingo.ops.losses import cross_entropy
 from lingo.ops.shape import size_of
 
 
@@ -82,7 +83,7 @@ class Sampling(Decoding):
             token = tf.where(is_done, plan.end_id, tf.where(is_new, choice, prompt_token))
             ends = (is_new & (token == plan.end_id)) | (index >= plan.last)
             is_done = self.follow(batch, token, is_done | ends)
-            return _NextTokens(token, log_prob(logits, token), is_done)
+            return _NextTokens(token, -cross_entropy(logits, token), is_done)
 
         def advance(index: tf.Tensor, now: _NextTokens, caches: Caches, arrays: Any) -> Any:
             logits, caches = step(now.token[:, None], start + index, caches)
@@ -171,8 +172,3 @@ def draw(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     sums = tf.cumsum(tf.nn.softmax(logits), axis=-1)
     below = sums <= uniform[:, None] * sums[:, -1:]
     return tf.reduce_sum(tf.cast(below, tf.int32), axis=-1)
-
-
-def log_prob(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
-    """Returns the log-probability, float32 [B*S], of tokens, int32 [B*S]; logits: [B*S, V]."""
-    return -tf.nn.sparse_softmax_cross_entropy_with_logits(tokens, logits)

@@ -121,7 +121,7 @@ def bot50(
     lingo diff --exp=image.mask_rcnn.r50 --exp=image.mask_rcnn.bot50
     lingo show --exp=image.mask_rcnn.bot50 --weights
     """
-    cfg = r50(batch_size, num_steps, jitter, size, None, data, split, folder)
+    cfg = r50(batch_size, num_steps, jitter, size, data=data, split=split, folder=folder)
     layers = botnet(num_layers=50, num_classes=1, image_shape=(size, size, 3))
     cfg.task.model.trunk.layers = layers[:-1]
     _set_norms(cfg.task.model, batch_size)

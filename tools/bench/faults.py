@@ -1,11 +1,11 @@
 """The cost of reliability: guard, audit log, saving, verifying, uploading, relative to a step.
 
 A step without them applies its update unconditionally, looks at no number, and records nothing.
-Steps with and without take turns. Each time of saving and verifying is divided by that of a step
-right before it, in the same process.
+Steps with and without take turns. The time to save or to verify is divided by the time of a step
+right before it, in the same process; the time of an upload by the mean of the steps around it.
 
-A run in a directory has no part of uploads. To compare its saves and steps with those of an earlier
-version, run the benchmark in a checkout of each on one machine that does nothing else.
+Runs in directories do nothing for uploads. To compare them with an earlier version's runs, start
+the benchmark in a checkout of each version, on a machine that does nothing else.
 """
 
 from __future__ import annotations

@@ -157,11 +157,11 @@ def _place(path: str, data: Any) -> _Place | None:
     parts = parts[1:] if parts[0] == _OLD_ROOT else parts
     if parts[0] in ("optimizer", "optimizer_weights", "top_level_model_weights") or len(parts) < 2:
         return None
-    weight = parts[-1].removesuffix(":0")
+    *layers, weight = parts
+    weight = weight.removesuffix(":0")
     weight = _OLD_NAMES.get(weight, weight)
-    # a layer's group has a scope inside that ends with the layer's name: dense/model/dense/kernel
-    last = len(parts) - 1 - parts[::-1].index(parts[0], 1)
-    layers = parts[last:-1]
+    while layers[0] in layers[1:]:  # a group repeats its layer's name: dense/model/dense/kernel
+        layers = layers[layers.index(layers[0], 1) :]
     return _Place(f"{layers[-1]}/{weight}", "/".join([*layers, weight]))
 
 

@@ -101,7 +101,10 @@ def _time(row: Row) -> float:
 
 
 def _add_file(path: Path, data: bytes, folder: Path) -> None:
-    """Writes a file unless it is there; two evaluations within a second have written to one."""
+    """Writes a file unless the folder has one of at least this size.
+
+    Evaluations of one process within a second add to one file, so a later result is longer.
+    """
     with files.explain_write_errors(path):
         if not path.exists() or path.stat().st_size < len(data):
             files.make_folder(path.parent, root=folder)

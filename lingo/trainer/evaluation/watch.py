@@ -115,7 +115,7 @@ def write_evaluations(
 
 
 def _new_files(run: RunDirectory, events: Events, rows: Mapping[Path, Row]) -> dict[str, bytes]:
-    """Returns the bytes of new rows, and of the event files beside them, by path in the run."""
+    """Returns new rows and their event files as bytes, by path in the run."""
     new: dict[Path, bytes] = {}
     for path, row in rows.items():
         file = events.file(path.parent)
