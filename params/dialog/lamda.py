@@ -122,6 +122,7 @@ def lamda_137b(folder: str = "~/lamda", data: int = 32, model: int = 64):
 
 
 LENGTH = 128  # tokens per row of the small model
+INVENTED_SHARE = 0.5  # of questions to tools: without, tools' results are remembered, not copied
 
 
 def _tokenizer():
@@ -143,9 +144,13 @@ def _english():
 
 
 def _dialogs(split: str, objective: str, *, num_dialogs: int, has_tools: bool = False):
-    dialogs = ResearchDialogs if has_tools and objective == "generative" else TemplateDialogs
+    source = TemplateDialogs.params(split=split, num_dialogs=num_dialogs)
+    if has_tools and objective == "generative":
+        source = ResearchDialogs.params(split=split, num_dialogs=num_dialogs)
+        if split == "train":
+            source.invented_share = INVENTED_SHARE
     return DialogInput.params(
-        source=dialogs.params(split=split, num_dialogs=num_dialogs),
+        source=source,
         tokenizer=_tokenizer(),
         objective=objective,
         length=LENGTH,

@@ -9,13 +9,23 @@
 
 The tools' turns are the tools' real answers. If these do not contain the fact in question, the
 model says that it does not know.
+
+A small model remembers the facts of training, so it need not learn to copy what tools find. In a
+share of the questions, names are therefore invented, in all turns alike, each from the beginning of
+one name and the end of another:
+
+    user    What is the currency of Jaeden?
+    model   TS, Jaeden currency
+    tools   Jaeden / currency / Japanish Krona
+    model   User, In Jaeden you need the Japanish Krona.
 """
 
 from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.dialog import wordings
 from tasks.dialog.facts import Fact
@@ -39,9 +49,16 @@ _QUERIES = {
 class ResearchWriter(Writer):
     """Writes dialogs whose responses are sensible and based on the tools' results."""
 
-    def __init__(self, known: Sequence[Fact], tools: Sequence[Tool], *, heldout: bool) -> None:
+    def __init__(
+        self,
+        known: Sequence[Fact],
+        tools: Sequence[Tool],
+        *,
+        heldout: bool,
+        invented_share: float = 0.0,
+    ) -> None:
         super().__init__(known, heldout=heldout)
-        self._tools = tools
+        self._tools, self._invented_share = tools, invented_share
         self._find = functools.cache(self._find_now)
         codes = {fact.subject: fact for fact in self._by_kind["code"]}
         self._two_steps = [
@@ -53,6 +70,13 @@ class ResearchWriter(Writer):
             return super().ask(rng)
         via, fact = pick(self._two_steps, rng)
         return Asked(self._tell(wordings.TWO_STEPS, via, rng), fact, via)
+
+    def exchange(self, asked: Asked, rng: random.Random) -> list[Turn]:
+        turns = super().exchange(asked, rng)
+        if asked.fact and self._invented_share and rng.random() < self._invented_share:
+            names = self._invent(asked, rng)
+            return [turn._replace(text=_rename(turn.text, names)) for turn in turns]
+        return turns
 
     def welcome(self, rng: random.Random) -> Turn:
         return _to_user(super().welcome(rng).text)
@@ -75,6 +99,33 @@ class ResearchWriter(Writer):
 
     def _find_now(self, query: str) -> Search:
         return Search(query, [snippet for tool in self._tools for snippet in tool(query)])
+
+    def _invent(self, asked: Asked, rng: random.Random) -> dict[str, str]:
+        """Returns an invented name for each name in a question and its answer.
+
+        The numbers of arithmetic stay, since the calculator is right about them.
+        """
+        names: dict[str, str] = {}
+        for fact in (asked.via, asked.fact):
+            if fact is not None and fact.kind != "result":
+                other = pick(self._by_kind[fact.kind], rng)
+                names[fact.subject] = _splice(fact.subject, other.subject, rng)
+                names[fact.value] = _splice(fact.value, other.value, rng)
+        return names
+
+
+def _splice(first: str, last: str, rng: random.Random) -> str:
+    """Returns the beginning of one name and the end of another, each cut at a random place."""
+    begin, end = (1 + int(rng.random() * len(name)) for name in (first, last))
+    return " ".join((first[:begin] + last[end:]).split())
+
+
+def _rename(text: str, names: Mapping[str, str]) -> str:
+    """Returns a text with whole names replaced; of overlapping names, the longest counts."""
+    if not names:
+        return text
+    choices = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return re.sub(rf"(?<!\w)(?:{choices})(?!\w)", lambda match: names[match[0]], text)
 
 
 def _to_user(text: str) -> Turn:

@@ -100,11 +100,16 @@ class TemplateDialogs(DialogSource):
 class ResearchDialogs(TemplateDialogs):
     """Like TemplateDialogs, but all responses are good, and based on the tools' results.
 
-    `tasks/dialog/research_writer.py` shows an example. There are no ratings and no small talk. If
+    `tasks/dialog/research_writer.py` shows examples. There are no ratings and no small talk. If
     `functions` is changed, set `FactRetrieval.functions` to the same, so that purposes are found.
     """
 
     tools: list[Tool] = [Calculator, Translator, FactRetrieval]
+    invented_share: float = 0.0  # of questions whose names are invented, so that copying is learned
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_fraction(self.p, "invented_share")
 
     def setup(self) -> None:
         super().setup()
@@ -117,7 +122,8 @@ class ResearchDialogs(TemplateDialogs):
         return []
 
     def writer(self, known: list[Fact], *, heldout: bool) -> Writer:
-        return ResearchWriter(known, self.tools, heldout=heldout)
+        share = self.p.invented_share
+        return ResearchWriter(known, self.tools, heldout=heldout, invented_share=share)
 
 
 def small_talk() -> list[Dialog]:

@@ -63,9 +63,12 @@ class Writer:
             turns.append(Turn("user", self._say(wordings.GREETINGS, rng)))
             turns.append(self.welcome(rng))
         for _ in range(1 + int(rng.random() ** 2 * _MAX_EXCHANGES)):
-            asked = self.ask(rng)
-            turns += [Turn("user", asked.text), *self.answer(asked, rng)]
+            turns += self.exchange(self.ask(rng), rng)
         return Dialog(tuple(turns))
+
+    def exchange(self, asked: Asked, rng: random.Random) -> list[Turn]:
+        """Returns a user's turn and the turns that answer it."""
+        return [Turn("user", asked.text), *self.answer(asked, rng)]
 
     def ask(self, rng: random.Random) -> Asked:
         """Returns a question about a fact, or a request that is harmful or harmless."""

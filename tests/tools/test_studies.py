@@ -29,6 +29,7 @@ before = json.loads((pathlib.Path(start) / "metrics.jsonl").read_text()) if star
 accuracy = int(settings["seed"]) / 10 + before.get("eval/accuracy", 0)
 row = {"step": 5, "loss/total": 1.0, "eval/accuracy": accuracy}
 (path / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
+(path / "STATUS").write_text("done at step 5\\n")
 print("trained")
 sys.exit(int(settings.get("max_steps", 0)))
 """
@@ -118,6 +119,25 @@ def test_a_trial_begins_with_the_weights_of_another(results: Results, tmp_path: 
     assert run_all([second], results, tmp_path)
     assert results.metric(second, "accuracy") == pytest.approx(0.5)
     assert results.metric(first, "accuracy") == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_weights_that_are_missing_are_trained_again(
+    is_interrupted: bool, results: Results, tmp_path: Path
+) -> None:
+    setting = f"init_from=WarmStart(path={PRETRAINED})"
+    chain: list[Trial] = []
+    for seed in (1, 2, 4):
+        overrides = (setting, f"init_from.path={PRETRAINED}") if chain else ()
+        chain.append(Trial(EXPERIMENT, seed, overrides, start=chain[-1] if chain else None))
+    assert run_all(chain[:2], results, tmp_path)
+    (tmp_path / "runs").rename(tmp_path / "gone")
+    if is_interrupted:
+        run_directory = tmp_path / "runs" / chain[1].name
+        run_directory.mkdir(parents=True)
+        (run_directory / "STATUS").write_text("stopped at step 2\n")
+    assert run_all(chain, reread(tmp_path), tmp_path)
+    assert reread(tmp_path).metric(chain[2], "accuracy") == pytest.approx(0.7)
 
 
 def test_a_diverged_trial_is_a_result_without_a_metric(results: Results, tmp_path: Path) -> None:

@@ -98,12 +98,17 @@ def _next_trials(
     for trial in trials(results):
         if results.get(trial):
             continue
-        start = trial.start
-        if start and not (results.get(start) and (folder / start.name).exists()):
+        while (start := trial.start) and not _has_weights(start, results, folder):
             trial = start  # its weights are needed first
         if (one := identity(trial)) not in seen:
             seen.add(one)
             yield trial
+
+
+def _has_weights(trial: Trial, results: Results, folder: Path) -> bool:
+    """Returns whether a trial is measured, and its run is whole: runs may be on another machine."""
+    status = RunDirectory(folder / trial.name).status()
+    return results.get(trial) is not None and status is not None and status.is_done
 
 
 def _start(trial: Trial, folder: Path, slot: int, num_workers: int) -> _Running:

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from lingo.config.params import ParamError
 from lingo.datasets.signatures import Signatures
 from tasks.dialog import wordings
 from tasks.dialog.facts import all_facts
@@ -29,9 +30,10 @@ TOOLS = [Calculator.params(), Translator.params(), FactRetrieval.params(function
 
 
 @functools.cache
-def writer() -> ResearchWriter:
+def writer(invented_share: float = 0.0) -> ResearchWriter:
     tools: list[Tool] = [params.build() for params in TOOLS]
-    return ResearchWriter(all_facts(FUNCTIONS.build()), tools, heldout=False)
+    known = all_facts(FUNCTIONS.build())
+    return ResearchWriter(known, tools, heldout=False, invented_share=invented_share)
 
 
 @functools.cache
@@ -88,6 +90,36 @@ def test_a_question_about_the_code_of_a_territorys_money_takes_two_searches() ->
     lengths = {len(turns) for asked, turns in exchanges() if asked.via is not None}
     assert lengths == {5}
     assert {len(turns) for asked, turns in exchanges() if asked.via is None} == {1, 3}
+
+
+def test_an_invented_name_is_the_same_in_all_turns_and_is_mostly_no_fact() -> None:
+    known = {text for fact in all_facts(FUNCTIONS.build()) for text in (fact.line, fact.value)}
+    num_invented = num_answered = 0
+    for i in range(NUM_QUESTIONS):
+        rng = random.Random(f"research {i}")
+        asked = writer(0.999).ask(rng)
+        turns = writer(0.999).exchange(asked, rng)
+        if asked.fact is None or asked.fact.kind == "result" or len(turns) == 2:
+            continue
+        answer = parse_message(turns[-1].text).text
+        if answer in wordings.VAGUE.train:
+            continue
+        snippets = [snippet.split(" / ") for snippet in turns[-2].text.split("; ")]
+        used = next(snippet for snippet in snippets if snippet[-1] in answer)
+        if len(used) == 3:  # subject, relation, value
+            assert used[0] in turns[-3].text
+            assert used[0] in answer
+            assert asked.via or used[0] in turns[0].text
+        num_answered += 1
+        num_invented += " / ".join(used) not in known
+    assert num_answered > NUM_QUESTIONS / 3
+    assert num_invented > 0.9 * num_answered
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_a_bad_share_of_invented_names_is_refused(share: float) -> None:
+    with pytest.raises(ParamError, match=f"invented_share={share}"):
+        ResearchDialogs.params(num_dialogs=1, invented_share=share).build()
 
 
 @pytest.mark.parametrize("split", ["train", "heldout_facts", "heldout_templates"])
