@@ -122,7 +122,7 @@ def lamda_137b(folder: str = "~/lamda", data: int = 32, model: int = 64):
 
 
 LENGTH = 128  # tokens per row of the small model
-INVENTED_SHARE = 0.5  # of questions to tools: without, tools' results are remembered, not copied
+INVENTED_SHARE = 0.9  # of questions to tools: without, tools' results are remembered, not copied
 
 
 def _tokenizer():
@@ -207,7 +207,7 @@ def lamda_tiny(num_steps: int = 2500):
 
 @experiment
 def lamda_tiny_finetune(
-    pretrained: str | None = None, has_tools: bool = True, num_steps: int = 2000
+    pretrained: str | None = None, has_tools: bool = True, num_steps: int | None = None
 ):
     """As lamda_tiny, fine-tuned to ask tools, to respond, and to rate responses: by one model.
 
@@ -231,6 +231,8 @@ def lamda_tiny_finetune(
         for objective in weights
         for name, data in _heldout(objective, has_tools=has_tools).items()
     }
+    if num_steps is None:
+        num_steps = 4000 if has_tools else 2000  # copying is learned late
     cfg = _tiny(mixture, heldout, num_steps=num_steps)
     cfg.evaluate.prompts = ["How much is 135+7721?", "What is the currency of Japan?"]
     cfg.all(Attention).set(mask=RatingMask)
