@@ -94,7 +94,7 @@ def _seeds() -> list[Models]:
 def measure(trial: Trial, run: Path) -> dict[str, float]:
     """Returns what a run's ratings and answers are worth, by `split/way/metric`."""
     model, (pretrained, rated, tools, *_), found = lingo.load(run), models(trial.seed), {}
-    ways = {"first": None} if trial in (pretrained, rated) else {}
+    ways = {"first": None} if trial in (pretrained, rated, tools) else {}
     ways |= {} if trial == pretrained else {"ranked": Ranking.params()}
     for split in SPLITS:
         if trial in (rated, tools):
@@ -102,10 +102,10 @@ def measure(trial: Trial, run: Path) -> dict[str, float]:
         if trial == rated:
             found |= _with_prefix(f"{split}/bag", _bag_areas(split))
         for way, ranking in ways.items():
-            chosen, candidates = _answers(model, split, ranking)
+            chosen, *of_candidates = _answers(model, split, ranking)
             found |= _with_prefix(f"{split}/{way}", chosen)
-            if ranking:
-                found |= _with_prefix(f"{split}/random", candidates)
+            for name, values in zip(("random", "often"), of_candidates, strict=True):
+                found |= _with_prefix(f"{split}/{name}", values)
     if trial == rated:
         _filter(model, run / FILTERED)
     return found
@@ -165,19 +165,26 @@ def _words(response: Response) -> str:
     return " ".join([*(f"context_{word}" for word in context.split()), response.turn.text])
 
 
-def _answers(model: Trained, split: str, ranking: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the metrics of answers, then the metrics of a random candidate."""
+def _answers(model: Trained, split: str, ranking: Any) -> list[dict[str, float]]:
+    """Returns the metrics of answers, of random candidates, and of those that are drawn most often.
+
+    Without ranking, the last two are empty.
+    """
     source = TemplateDialogs.params(split=split, num_dialogs=NUM_QUESTIONS, seed=SEED).build()
-    chosen, candidates = Accumulator(), Accumulator()
+    chosen, candidates, often = Accumulator(), Accumulator(), Accumulator()
     responder = lingo.get(FINETUNE).chat.set(ranking=ranking).build()
     drawn = Ranking.params()  # one answer is drawn as candidates are
     options = ChatOptions(max_tokens=MAX_TOKENS, temperature=drawn.temperature, top_k=drawn.top_k)
     for asked in source.questions():
         chat = Chat(model, responder, options)
         chosen.add(_states(_judge()(asked, chat.say(asked.text)), 1))
-        for row in chat.reply.details.get("candidates", []) if chat.reply else []:
+        rows = chat.reply.details.get("candidates", []) if chat.reply else []
+        for row in rows:
             candidates.add(_states(_judge()(asked, row["text"]), row["drawn"]))
-    return _means(chosen), _means(candidates)
+        if rows:
+            most = max(rows, key=lambda row: row["drawn"])
+            often.add(_states(_judge()(asked, most["text"]), 1))
+    return [_means(one) for one in (chosen, candidates, often)]
 
 
 def _states(verdict: Verdict, times: int) -> dict[str, dict[str, Any]]:
@@ -263,12 +270,22 @@ def _answers_table(results: Results) -> list[str]:
 
 
 def _choices_table(results: Results) -> list[str]:
-    trials = [one.rated for one in _seeds()]
-    ways = {"first": "first", "random": "random", "ranked": "best by its own ratings"}
+    seeds = _seeds()
+    models = {
+        "fine-tuned": [one.rated for one in seeds],
+        "with tools": [one.tools for one in seeds],
+    }
+    ways = {
+        "first": "first",
+        "random": "random",
+        "often": "drawn most often",
+        "ranked": "best by its own ratings",
+    }
     return table(
-        ["candidate", "questions", *METRICS.values()],
+        ["model", "candidate", "questions", *METRICS.values()],
         [
-            [name, text, *_cells(results, trials, f"{split}/{way}")]
+            [model, name, text, *_cells(results, trials, f"{split}/{way}")]
+            for model, trials in models.items()
             for split, text in SPLITS.items()
             for way, name in ways.items()
         ],
