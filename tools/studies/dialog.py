@@ -25,7 +25,8 @@ from tasks.dialog.judge import Judge, Verdict
 from tasks.dialog.ranking import Ranking, filter_dialogs, rate
 from tasks.dialog.ratings import states
 from tasks.dialog.templates import TemplateDialogs
-from tasks.dialog.turns import ATTRIBUTES, Attribute, Response, to_json
+from tasks.dialog.turns import ATTRIBUTES, Attribute, Dialog, Response, Turn, to_json
+from tasks.dialog.writer import Asked
 from tools.studies.page import NONE, percent_over_seeds, table
 from tools.studies.trial import PRETRAINED, SEEDS, Results, Trial
 
@@ -34,12 +35,13 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "dialog_study.md"
 SPLITS = {"heldout_facts": "held-out facts", "heldout_templates": "held-out sentences"}
 SEED = 1  # of the dialogs that are measured: evaluations while training have 0
 NUM_RATED_DIALOGS, NUM_BAG_DIALOGS, NUM_FILTERED_DIALOGS = 300, 10_000, 8_000
-NUM_QUESTIONS, MAX_TOKENS = 60, 80
+NUM_QUESTIONS, NUM_OWN_QUESTIONS, MAX_TOKENS = 60, 500, 80
 MIN_QUALITY = 2.0
-FILTERED = "filtered.jsonl"
+FILTERED, OWN = "filtered.jsonl", "own.jsonl"
 
 FINETUNE = "dialog.lamda.lamda_tiny_finetune"
 RATED, CONTINUED = f"{FINETUNE}(has_tools=False)", f"{FINETUNE}(has_tools=False,num_steps=1000)"
+RATER = f"{FINETUNE}(num_steps=1000)"
 
 METRICS = {
     "sensibleness": "sensible",
@@ -59,6 +61,7 @@ class Models(NamedTuple):
     tools: Trial  # and to ask tools
     unfiltered: Trial  # `rated`, and more of the same
     filtered: Trial  # `rated`, and more of those dialogs that it finds good itself
+    rater: Trial  # `tools`, and ratings of its own candidates
 
 
 def models(seed: int) -> Models:
@@ -66,14 +69,17 @@ def models(seed: int) -> Models:
     start = (f"exp.pretrained={PRETRAINED}",)
     few = f"train_input.inputs['generative'].source.num_dialogs={NUM_FILTERED_DIALOGS}"
     data = f"train_input.inputs['generative'].source=DialogFiles(pattern={PRETRAINED}/{FILTERED})"
+    own = f"train_input.inputs['discriminative'].source=DialogFiles(pattern={PRETRAINED}/{OWN})"
     pretrained = Trial("dialog.lamda.lamda_tiny", seed)
     rated = Trial(RATED, seed, start, pretrained)
+    tools = Trial(FINETUNE, seed, start, pretrained)
     return Models(
         pretrained,
         rated,
-        Trial(FINETUNE, seed, start, pretrained),
+        tools,
         Trial(CONTINUED, seed, (*start, few), rated),
         Trial(CONTINUED, seed, (*start, data), rated),
+        Trial(RATER, seed, (*start, own), tools),
     )
 
 
@@ -93,11 +99,12 @@ def _seeds() -> list[Models]:
 
 def measure(trial: Trial, run: Path) -> dict[str, float]:
     """Returns what a run's ratings and answers are worth, by `split/way/metric`."""
-    model, (pretrained, rated, tools, *_), found = lingo.load(run), models(trial.seed), {}
-    ways = {"first": None} if trial in (pretrained, rated, tools) else {}
+    model, found = lingo.load(run), dict[str, float]()
+    pretrained, rated, tools, _, _, rater = models(trial.seed)
+    ways: dict[str, Any] = {"first": None} if trial in (pretrained, rated, tools) else {}
     ways |= {} if trial == pretrained else {"ranked": Ranking.params()}
     for split in SPLITS:
-        if trial in (rated, tools):
+        if trial in (rated, tools, rater):
             found |= _with_prefix(f"{split}/auc", _areas(model, split))
         if trial == rated:
             found |= _with_prefix(f"{split}/bag", _bag_areas(split))
@@ -108,6 +115,8 @@ def measure(trial: Trial, run: Path) -> dict[str, float]:
                 found |= _with_prefix(f"{split}/{name}", values)
     if trial == rated:
         _filter(model, run / FILTERED)
+    if trial == tools:
+        _rate_own_answers(model, run / OWN)
     return found
 
 
@@ -170,21 +179,29 @@ def _answers(model: Trained, split: str, ranking: Any) -> list[dict[str, float]]
 
     Without ranking, the last two are empty.
     """
-    source = TemplateDialogs.params(split=split, num_dialogs=NUM_QUESTIONS, seed=SEED).build()
     chosen, candidates, often = Accumulator(), Accumulator(), Accumulator()
-    responder = lingo.get(FINETUNE).chat.set(ranking=ranking).build()
-    drawn = Ranking.params()  # one answer is drawn as candidates are
-    options = ChatOptions(max_tokens=MAX_TOKENS, temperature=drawn.temperature, top_k=drawn.top_k)
-    for asked in source.questions():
-        chat = Chat(model, responder, options)
-        chosen.add(_states(_judge()(asked, chat.say(asked.text)), 1))
-        rows = chat.reply.details.get("candidates", []) if chat.reply else []
+    for asked, text, rows in _ask(model, split, ranking, num_questions=NUM_QUESTIONS):
+        chosen.add(_states(_judge()(asked, text), 1))
         for row in rows:
             candidates.add(_states(_judge()(asked, row["text"]), row["drawn"]))
         if rows:
             most = max(rows, key=lambda row: row["drawn"])
             often.add(_states(_judge()(asked, most["text"]), 1))
     return [_means(one) for one in (chosen, candidates, often)]
+
+
+def _ask(
+    model: Trained, split: str, ranking: Any, *, num_questions: int
+) -> Iterator[tuple[Asked, str, list[dict[str, Any]]]]:
+    """Yields questions, each with the model's answer and the rows of its different candidates."""
+    source = TemplateDialogs.params(split=split, num_dialogs=num_questions, seed=SEED).build()
+    responder = lingo.get(FINETUNE).chat.set(ranking=ranking).build()
+    drawn = Ranking.params()  # one answer is drawn as candidates are
+    options = ChatOptions(max_tokens=MAX_TOKENS, temperature=drawn.temperature, top_k=drawn.top_k)
+    for asked in source.questions():
+        chat = Chat(model, responder, options)
+        text = chat.say(asked.text)
+        yield asked, text, chat.reply.details.get("candidates", []) if chat.reply else []
 
 
 def _states(verdict: Verdict, times: int) -> dict[str, dict[str, Any]]:
@@ -213,6 +230,17 @@ def _filter(model: Trained, path: Path) -> None:
     ranking = Ranking.params().build()
     kept = filter_dialogs(model, source.dialogs(), ranking, min_quality=MIN_QUALITY)
     path.write_text("".join(f"{to_json(dialog)}\n" for dialog in kept))
+
+
+def _rate_own_answers(model: Trained, path: Path) -> None:
+    """Writes a dialog for each candidate of a model, with the judge's ratings."""
+    lines: list[str] = []
+    asked_and_drawn = _ask(model, "train", Ranking.params(), num_questions=NUM_OWN_QUESTIONS)
+    for asked, _, rows in asked_and_drawn:
+        for text in (row["text"] for row in rows if row["text"].strip()):
+            answer = Turn("model", text, _judge()(asked, text).ratings)
+            lines.append(f"{to_json(Dialog((Turn('user', asked.text), answer)))}\n")
+    path.write_text("".join(lines))
 
 
 # ---- page
@@ -274,6 +302,7 @@ def _choices_table(results: Results) -> list[str]:
     models = {
         "fine-tuned": [one.rated for one in seeds],
         "with tools": [one.tools for one in seeds],
+        "with tools, trained to rate its own candidates": [one.rater for one in seeds],
     }
     ways = {
         "first": "first",
