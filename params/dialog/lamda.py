@@ -214,8 +214,9 @@ def lamda_tiny_finetune(
     `pretrained` is the run of `lamda_tiny`; without it, weights are random at first. A third of the
     rows have ratings, which take few tokens, because a response's four ratings share its tokens.
     The other rows have responses based on tools; without `has_tools`, they have the rated
-    responses, good and bad. With seed 0, areas under the ROC curve on held-out subjects are 1.00
-    (unsafe), 0.98 (interesting), 0.88 (specific) and 0.83 (sensible). See docs/dialog_study.md.
+    responses, good and bad. `num_steps` is 4,000 with tools, else 2,000. With seed 0, areas under
+    the ROC curve on held-out subjects are 1.00 (unsafe), 0.98 (interesting), 0.89 (specific) and
+    0.85 (sensible), and tools support 80 % of the claims. See docs/dialog_study.md.
 
     lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
     lingo train --exp=dialog.lamda.lamda_tiny_finetune --logdir=runs/lamda_tiny_finetune \\

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ METRICS = {
     "groundedness": "grounded",
     "informativeness": "informative",
 }
+COMPARED = ("sensibleness", "specificity", "safety", "groundedness")  # of candidates
 
 
 class Models(NamedTuple):
@@ -101,7 +102,7 @@ def measure(trial: Trial, run: Path) -> dict[str, float]:
     """Returns what a run's ratings and answers are worth, by `split/way/metric`."""
     model, found = lingo.load(run), dict[str, float]()
     pretrained, rated, tools, _, _, rater = models(trial.seed)
-    ways: dict[str, Any] = {"first": None} if trial in (pretrained, rated, tools) else {}
+    ways: dict[str, Any] = {"first": None} if trial in (pretrained, rated, tools, rater) else {}
     ways |= {} if trial == pretrained else {"ranked": Ranking.params()}
     for split in SPLITS:
         if trial in (rated, tools, rater):
@@ -302,7 +303,7 @@ def _choices_table(results: Results) -> list[str]:
     models = {
         "fine-tuned": [one.rated for one in seeds],
         "with tools": [one.tools for one in seeds],
-        "with tools, trained to rate its own candidates": [one.rater for one in seeds],
+        "with tools, rates its own": [one.rater for one in seeds],
     }
     ways = {
         "first": "first",
@@ -311,9 +312,9 @@ def _choices_table(results: Results) -> list[str]:
         "ranked": "best by its own ratings",
     }
     return table(
-        ["model", "candidate", "questions", *METRICS.values()],
+        ["model", "candidate", "questions", *(METRICS[name] for name in COMPARED)],
         [
-            [model, name, text, *_cells(results, trials, f"{split}/{way}")]
+            [model, name, text, *_cells(results, trials, f"{split}/{way}", COMPARED)]
             for model, trials in models.items()
             for split, text in SPLITS.items()
             for way, name in ways.items()
@@ -337,5 +338,7 @@ def _filtered_table(results: Results) -> list[str]:
     )
 
 
-def _cells(results: Results, trials: Sequence[Trial], prefix: str) -> list[str]:
-    return [percent_over_seeds(results, trials, f"{prefix}/{metric}") for metric in METRICS]
+def _cells(
+    results: Results, trials: Sequence[Trial], prefix: str, metrics: Iterable[str] = METRICS
+) -> list[str]:
+    return [percent_over_seeds(results, trials, f"{prefix}/{metric}") for metric in metrics]
