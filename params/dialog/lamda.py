@@ -188,7 +188,7 @@ def _tiny(train_input, eval_inputs, *, num_steps: int):
     )
 
 
-@experiment(minutes=24)
+@experiment(minutes=15)
 def lamda_tiny(num_steps: int = 2500):
     """A small LaMDA: 4 layers, width 96; 1,279,872 weights, pre-trained on English and dialogs.
 
