@@ -122,7 +122,7 @@ def lamda_137b(folder: str = "~/lamda", data: int = 32, model: int = 64):
 
 
 LENGTH = 128  # tokens per row of the small model
-INVENTED_SHARE = 0.9  # of questions to tools: without, tools' results are remembered, not copied
+INVENTED_SHARE = 0.9  # of the questions that teach tools; without, few results are copied rightly
 
 
 def _tokenizer():
@@ -144,11 +144,11 @@ def _english():
 
 
 def _dialogs(split: str, objective: str, *, num_dialogs: int, has_tools: bool = False):
-    source = TemplateDialogs.params(split=split, num_dialogs=num_dialogs)
-    if has_tools and objective == "generative":
-        source = ResearchDialogs.params(split=split, num_dialogs=num_dialogs)
-        if split == "train":
-            source.invented_share = INVENTED_SHARE
+    asks_tools = has_tools and objective == "generative"
+    dialogs = ResearchDialogs if asks_tools else TemplateDialogs
+    source = dialogs.params(split=split, num_dialogs=num_dialogs)
+    if asks_tools and split == "train":
+        source.invented_share = INVENTED_SHARE
     return DialogInput.params(
         source=source,
         tokenizer=_tokenizer(),
@@ -233,7 +233,7 @@ def lamda_tiny_finetune(
         for name, data in _heldout(objective, has_tools=has_tools).items()
     }
     if num_steps is None:
-        num_steps = 4000 if has_tools else 2000  # copying is learned late
+        num_steps = 4000 if has_tools else 2000  # copying what tools find takes longer to learn
     cfg = _tiny(mixture, heldout, num_steps=num_steps)
     cfg.evaluate.prompts = ["How much is 135+7721?", "What is the currency of Japan?"]
     cfg.all(Attention).set(mask=RatingMask)

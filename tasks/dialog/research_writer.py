@@ -10,9 +10,9 @@
 The tools' turns are the tools' real answers. If these do not contain the fact in question, the
 model says that it does not know.
 
-A small model remembers the facts of training, so it need not learn to copy what tools find. In a
-share of the questions, names are therefore invented, in all turns alike, each from the beginning of
-one name and the end of another:
+A small model that remembers the facts of training need not learn to copy what tools find. So a
+share of the questions has invented names, the same in all turns. An invented name is the beginning
+of one name and the end of another:
 
     user    What is the currency of Jaeden?
     model   TS, Jaeden currency
@@ -73,6 +73,7 @@ class ResearchWriter(Writer):
 
     def exchange(self, asked: Asked, rng: random.Random) -> list[Turn]:
         turns = super().exchange(asked, rng)
+        # a share of 0 draws no number, so that dialogs stay as they were without invented names
         if asked.fact and self._invented_share and rng.random() < self._invented_share:
             names = self._invent(asked, rng)
             return [turn._replace(text=_rename(turn.text, names)) for turn in turns]

@@ -105,7 +105,7 @@ class ResearchDialogs(TemplateDialogs):
     """
 
     tools: list[Tool] = [Calculator, Translator, FactRetrieval]
-    invented_share: float = 0.0  # of questions whose names are invented, so that copying is learned
+    invented_share: float = 0.0  # share of the questions with invented names
 
     def check(self) -> None:
         super().check()

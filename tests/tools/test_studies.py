@@ -29,9 +29,10 @@ before = json.loads((pathlib.Path(start) / "metrics.jsonl").read_text()) if star
 accuracy = int(settings["seed"]) / 10 + before.get("eval/accuracy", 0)
 row = {"step": 5, "loss/total": 1.0, "eval/accuracy": accuracy}
 (path / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
-(path / "STATUS").write_text("done at step 5\\n")
+code = int(settings.get("max_steps", 0))
+(path / "STATUS").write_text(("failed" if code else "done") + " at step 5\\n")
 print("trained")
-sys.exit(int(settings.get("max_steps", 0)))
+sys.exit(code)
 """
 """Stands in for lingo: its accuracy is a tenth of the seed, its exit code is max_steps."""
 
@@ -138,6 +139,14 @@ def test_weights_that_are_missing_are_trained_again(
         (run_directory / "STATUS").write_text("stopped at step 2\n")
     assert run_all(chain, reread(tmp_path), tmp_path)
     assert reread(tmp_path).metric(chain[2], "accuracy") == pytest.approx(0.7)
+
+
+def test_a_trial_whose_start_diverged_does_not_train_it_again(results, tmp_path: Path) -> None:
+    first = Trial(EXPERIMENT, 4, (f"max_steps={NumericFailure.exit_code}",))
+    setting = f"init_from=WarmStart(path={PRETRAINED})"
+    second = Trial(EXPERIMENT, 1, (setting, f"init_from.path={PRETRAINED}"), start=first)
+    assert run_all([second], results, tmp_path)
+    assert len((tmp_path / "results" / "study.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_diverged_trial_is_a_result_without_a_metric(results: Results, tmp_path: Path) -> None:

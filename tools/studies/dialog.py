@@ -100,23 +100,24 @@ def _seeds() -> list[Models]:
 
 def measure(trial: Trial, run: Path) -> dict[str, float]:
     """Returns what a run's ratings and answers are worth, by `split/way/metric`."""
-    model, found = lingo.load(run), dict[str, float]()
-    pretrained, rated, tools, _, _, rater = models(trial.seed)
-    ways: dict[str, Any] = {"first": None} if trial in (pretrained, rated, tools, rater) else {}
-    ways |= {} if trial == pretrained else {"ranked": Ranking.params()}
+    model, of_seed, found = lingo.load(run), models(trial.seed), dict[str, float]()
+    ways: dict[str, Any] = (
+        {} if trial in (of_seed.unfiltered, of_seed.filtered) else {"first": None}
+    )
+    ways |= {} if trial == of_seed.pretrained else {"ranked": Ranking.params()}
     for split in SPLITS:
-        if trial in (rated, tools, rater):
+        if trial in (of_seed.rated, of_seed.tools, of_seed.rater):
             found |= _with_prefix(f"{split}/auc", _areas(model, split))
-        if trial == rated:
+        if trial == of_seed.rated:
             found |= _with_prefix(f"{split}/bag", _bag_areas(split))
         for way, ranking in ways.items():
             chosen, *of_candidates = _answers(model, split, ranking)
             found |= _with_prefix(f"{split}/{way}", chosen)
             for name, values in zip(("random", "often"), of_candidates, strict=True):
                 found |= _with_prefix(f"{split}/{name}", values)
-    if trial == rated:
+    if trial == of_seed.rated:
         _filter(model, run / FILTERED)
-    if trial == tools:
+    if trial == of_seed.tools:
         _rate_own_answers(model, run / OWN)
     return found
 
@@ -236,8 +237,8 @@ def _filter(model: Trained, path: Path) -> None:
 def _rate_own_answers(model: Trained, path: Path) -> None:
     """Writes a dialog for each candidate of a model, with the judge's ratings."""
     lines: list[str] = []
-    asked_and_drawn = _ask(model, "train", Ranking.params(), num_questions=NUM_OWN_QUESTIONS)
-    for asked, _, rows in asked_and_drawn:
+    ranking = Ranking.params()  # it makes the model draw candidates
+    for asked, _, rows in _ask(model, "train", ranking, num_questions=NUM_OWN_QUESTIONS):
         for text in (row["text"] for row in rows if row["text"].strip()):
             answer = Turn("model", text, _judge()(asked, text).ratings)
             lines.append(f"{to_json(Dialog((Turn('user', asked.text), answer)))}\n")
@@ -316,6 +317,7 @@ def _choices_table(results: Results) -> list[str]:
         [
             [model, name, text, *_cells(results, trials, f"{split}/{way}", COMPARED)]
             for model, trials in models.items()
+            if any(results.get(trial) for trial in trials)
             for split, text in SPLITS.items()
             for way, name in ways.items()
         ],

@@ -98,17 +98,20 @@ def _next_trials(
     for trial in trials(results):
         if results.get(trial):
             continue
-        while (start := trial.start) and not _has_weights(start, results, folder):
+        while (start := trial.start) and not _is_trained(start, results, folder):
             trial = start  # its weights are needed first
         if (one := identity(trial)) not in seen:
             seen.add(one)
             yield trial
 
 
-def _has_weights(trial: Trial, results: Results, folder: Path) -> bool:
-    """Returns whether a trial is measured, and its run is whole: runs may be on another machine."""
+def _is_trained(trial: Trial, results: Results, folder: Path) -> bool:
+    """Returns whether a trial has a result, and its run in a folder is over.
+
+    Results are in the repository, runs are not. So a new checkout has results without runs.
+    """
     status = RunDirectory(folder / trial.name).status()
-    return results.get(trial) is not None and status is not None and status.is_done
+    return results.get(trial) is not None and status is not None and status.is_over
 
 
 def _start(trial: Trial, folder: Path, slot: int, num_workers: int) -> _Running:
