@@ -214,9 +214,9 @@ def lamda_tiny_finetune(
     `pretrained` is the run of `lamda_tiny`; without it, weights are random at first. A third of the
     rows have ratings, which take few tokens, because a response's four ratings share its tokens.
     The other rows have responses based on tools; without `has_tools`, they have the rated
-    responses, good and bad. `num_steps` is 4,000 with tools, else 2,000. With seed 0, areas under
-    the ROC curve on held-out subjects are 1.00 (unsafe), 0.98 (interesting), 0.89 (specific) and
-    0.85 (sensible), and tools support 80 % of the claims. See docs/dialog_study.md.
+    responses, good and bad. `num_steps` is 8,000 with tools, else 2,000. With seed 0, areas under
+    the ROC curve on held-out subjects are 1.00 (unsafe), 0.98 (interesting), 0.99 (specific) and
+    0.99 (sensible), and tools support 79 % of the claims. See docs/dialog_study.md.
 
     lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
     lingo train --exp=dialog.lamda.lamda_tiny_finetune --logdir=runs/lamda_tiny_finetune \\
@@ -233,7 +233,7 @@ def lamda_tiny_finetune(
         for name, data in _heldout(objective, has_tools=has_tools).items()
     }
     if num_steps is None:
-        num_steps = 4000 if has_tools else 2000  # copying what tools find takes longer to learn
+        num_steps = 8000 if has_tools else 2000  # copying what tools find takes longer to learn
     cfg = _tiny(mixture, heldout, num_steps=num_steps)
     cfg.evaluate.prompts = ["How much is 135+7721?", "What is the currency of Japan?"]
     cfg.all(Attention).set(mask=RatingMask)
