@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +93,28 @@ def test_the_first_trial_of_a_study_trains_and_is_measured(
         lambda _: [trial], results, folder=folder, num_workers=1, seconds=60.0, measure=measure
     )
     assert results.metric(trial, metric) is not None
+
+
+def test_a_trial_is_measured_while_another_one_is(results: Results, tmp_path: Path) -> None:
+    first, second = Trial(EXPERIMENT, 1), Trial(EXPERIMENT, 2)
+    is_second_measured = threading.Event()
+
+    def measure(trial: Trial, run: Path) -> dict[str, float]:
+        del run
+        if trial == second:
+            is_second_measured.set()
+        return {"met": float(is_second_measured.wait(timeout=60.0))}
+
+    folder = tmp_path / "runs"
+    run(
+        lambda _: [first, second],
+        results,
+        folder=folder,
+        num_workers=2,
+        seconds=60.0,
+        measure=measure,
+    )
+    assert results.metric(first, "met") == results.metric(second, "met") == 1.0
 
 
 def test_no_trial_starts_when_the_time_is_over(results: Results, tmp_path: Path) -> None:

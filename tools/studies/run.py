@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from lingo.config.base.errors import NumericFailure
 from lingo.study import trial as sweep
@@ -38,11 +39,13 @@ class FailedTrial(Exception):
     """A trial ended by an error, which tells nothing of the question."""
 
 
-class _Running(NamedTuple):
+@dataclass
+class _Running:
     trial: Trial
     process: subprocess.Popen[bytes]
     digest: tuple[str, ...]  # its `identity`
     start: float  # by time.monotonic()
+    result: Future[Result] | None = None  # None: it trains; else it is measured
 
 
 def run(
@@ -62,6 +65,7 @@ def run(
     deadline = time.monotonic() + seconds
     folder.mkdir(parents=True, exist_ok=True)
     running: dict[int, _Running] = {}
+    measuring = ThreadPoolExecutor(num_workers)  # while one is measured, the others train
     try:
         while True:
             while time.monotonic() < deadline and len(running) < num_workers:
@@ -72,18 +76,28 @@ def run(
                 running[slot] = _start(trial, folder, slot, num_workers)
             if not running:
                 return next(_next_trials(trials, results, folder, ()), None) is None
-            for slot in [slot for slot, one in running.items() if one.process.poll() is not None]:
-                result = _result(running.pop(slot), folder)
-                if measure is not None and result.state == "done":
-                    more = measure(result.trial, folder / result.trial.name)
-                    result = result._replace(metrics={**result.metrics, **more})
-                results.add(result)
-                print(f"{result.trial.name}: {result.state}, {result.metrics}", flush=True)
+            for slot, one in list(running.items()):
+                if one.result is None and one.process.poll() is not None:
+                    result = _result(one, folder)
+                    one.result = measuring.submit(_measured, result, folder, measure)
+                if one.result is not None and one.result.done():
+                    del running[slot]
+                    result = one.result.result()
+                    results.add(result)
+                    print(f"{result.trial.name}: {result.state}, {result.metrics}", flush=True)
             time.sleep(POLL_SECONDS)
     finally:
         for one in running.values():  # they save, and are resumed by the next call
             one.process.terminate()
             one.process.wait()
+        measuring.shutdown(wait=False, cancel_futures=True)
+
+
+def _measured(result: Result, folder: Path, measure: Measure | None) -> Result:
+    if measure is None or result.state != "done":
+        return result
+    more = measure(result.trial, folder / result.trial.name)
+    return result._replace(metrics={**result.metrics, **more})
 
 
 def _trials_of(running: Mapping[int, _Running]) -> list[Trial]:
