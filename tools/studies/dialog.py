@@ -25,8 +25,7 @@ from tasks.dialog.judge import Judge, Verdict
 from tasks.dialog.ranking import Ranking, filter_dialogs, rate
 from tasks.dialog.ratings import states
 from tasks.dialog.templates import TemplateDialogs
-from tasks.dialog.turns import ATTRIBUTES, Attribute, Dialog, Response, Turn, to_json
-from tasks.dialog.writer import Asked
+from tasks.dialog.turns import ATTRIBUTES, Attribute, Response, to_json
 from tools.studies.page import NONE, percent_over_seeds, table
 from tools.studies.trial import PRETRAINED, SEEDS, Results, Trial
 
@@ -35,13 +34,12 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "dialog_study.md"
 SPLITS = {"heldout_facts": "held-out facts", "heldout_templates": "held-out sentences"}
 SEED = 1  # of the dialogs that are measured: evaluations while training have 0
 NUM_RATED_DIALOGS, NUM_BAG_DIALOGS, NUM_FILTERED_DIALOGS = 300, 10_000, 8_000
-NUM_QUESTIONS, NUM_OWN_QUESTIONS, MAX_TOKENS = 60, 500, 80
+NUM_QUESTIONS, MAX_TOKENS = 60, 80
 MIN_QUALITY = 2.0
-FILTERED, OWN = "filtered.jsonl", "own.jsonl"
+FILTERED = "filtered.jsonl"
 
 FINETUNE = "dialog.lamda.lamda_tiny_finetune"
 RATED, CONTINUED = f"{FINETUNE}(has_tools=False)", f"{FINETUNE}(has_tools=False,num_steps=1000)"
-RATER = f"{FINETUNE}(num_steps=1000)"
 
 METRICS = {
     "sensibleness": "sensible",
@@ -62,7 +60,6 @@ class Models(NamedTuple):
     tools: Trial  # and to ask tools
     unfiltered: Trial  # `rated`, and more of the same
     filtered: Trial  # `rated`, and more of those dialogs that it finds good itself
-    rater: Trial  # `tools`, and ratings of its own candidates
 
 
 def models(seed: int) -> Models:
@@ -70,7 +67,6 @@ def models(seed: int) -> Models:
     start = (f"exp.pretrained={PRETRAINED}",)
     few = f"train_input.inputs['generative'].source.num_dialogs={NUM_FILTERED_DIALOGS}"
     data = f"train_input.inputs['generative'].source=DialogFiles(pattern={PRETRAINED}/{FILTERED})"
-    own = f"train_input.inputs['discriminative'].source=DialogFiles(pattern={PRETRAINED}/{OWN})"
     pretrained = Trial("dialog.lamda.lamda_tiny", seed)
     rated = Trial(RATED, seed, start, pretrained)
     tools = Trial(FINETUNE, seed, start, pretrained)
@@ -80,7 +76,6 @@ def models(seed: int) -> Models:
         tools,
         Trial(CONTINUED, seed, (*start, few), rated),
         Trial(CONTINUED, seed, (*start, data), rated),
-        Trial(RATER, seed, (*start, own), tools),
     )
 
 
@@ -106,7 +101,7 @@ def measure(trial: Trial, run: Path) -> dict[str, float]:
     )
     ways |= {} if trial == of_seed.pretrained else {"ranked": Ranking.params()}
     for split in SPLITS:
-        if trial in (of_seed.rated, of_seed.tools, of_seed.rater):
+        if trial in (of_seed.rated, of_seed.tools):
             found |= _with_prefix(f"{split}/auc", _areas(model, split))
         if trial == of_seed.rated:
             found |= _with_prefix(f"{split}/bag", _bag_areas(split))
@@ -117,8 +112,6 @@ def measure(trial: Trial, run: Path) -> dict[str, float]:
                 found |= _with_prefix(f"{split}/{name}", values)
     if trial == of_seed.rated:
         _filter(model, run / FILTERED)
-    if trial == of_seed.tools:
-        _rate_own_answers(model, run / OWN)
     return found
 
 
@@ -181,29 +174,21 @@ def _answers(model: Trained, split: str, ranking: Any) -> list[dict[str, float]]
 
     Without ranking, the last two are empty.
     """
+    source = TemplateDialogs.params(split=split, num_dialogs=NUM_QUESTIONS, seed=SEED).build()
     chosen, candidates, often = Accumulator(), Accumulator(), Accumulator()
-    for asked, text, rows in _ask(model, split, ranking, num_questions=NUM_QUESTIONS):
-        chosen.add(_states(_judge()(asked, text), 1))
+    responder = lingo.get(FINETUNE).chat.set(ranking=ranking).build()
+    drawn = Ranking.params()  # one answer is drawn as candidates are
+    options = ChatOptions(max_tokens=MAX_TOKENS, temperature=drawn.temperature, top_k=drawn.top_k)
+    for asked in source.questions():
+        chat = Chat(model, responder, options)
+        chosen.add(_states(_judge()(asked, chat.say(asked.text)), 1))
+        rows = chat.reply.details.get("candidates", []) if chat.reply else []
         for row in rows:
             candidates.add(_states(_judge()(asked, row["text"]), row["drawn"]))
         if rows:
             most = max(rows, key=lambda row: row["drawn"])
             often.add(_states(_judge()(asked, most["text"]), 1))
     return [_means(one) for one in (chosen, candidates, often)]
-
-
-def _ask(
-    model: Trained, split: str, ranking: Any, *, num_questions: int
-) -> Iterator[tuple[Asked, str, list[dict[str, Any]]]]:
-    """Yields questions, each with the model's answer and the rows of its different candidates."""
-    source = TemplateDialogs.params(split=split, num_dialogs=num_questions, seed=SEED).build()
-    responder = lingo.get(FINETUNE).chat.set(ranking=ranking).build()
-    drawn = Ranking.params()  # one answer is drawn as candidates are
-    options = ChatOptions(max_tokens=MAX_TOKENS, temperature=drawn.temperature, top_k=drawn.top_k)
-    for asked in source.questions():
-        chat = Chat(model, responder, options)
-        text = chat.say(asked.text)
-        yield asked, text, chat.reply.details.get("candidates", []) if chat.reply else []
 
 
 def _states(verdict: Verdict, times: int) -> dict[str, dict[str, Any]]:
@@ -232,17 +217,6 @@ def _filter(model: Trained, path: Path) -> None:
     ranking = Ranking.params().build()
     kept = filter_dialogs(model, source.dialogs(), ranking, min_quality=MIN_QUALITY)
     path.write_text("".join(f"{to_json(dialog)}\n" for dialog in kept))
-
-
-def _rate_own_answers(model: Trained, path: Path) -> None:
-    """Writes a dialog for each candidate of a model, with the judge's ratings."""
-    lines: list[str] = []
-    ranking = Ranking.params()  # it makes the model draw candidates
-    for asked, _, rows in _ask(model, "train", ranking, num_questions=NUM_OWN_QUESTIONS):
-        for text in (row["text"] for row in rows if row["text"].strip()):
-            answer = Turn("model", text, _judge()(asked, text).ratings)
-            lines.append(f"{to_json(Dialog((Turn('user', asked.text), answer)))}\n")
-    path.write_text("".join(lines))
 
 
 # ---- page
@@ -304,7 +278,6 @@ def _choices_table(results: Results) -> list[str]:
     models = {
         "fine-tuned": [one.rated for one in seeds],
         "with tools": [one.tools for one in seeds],
-        "with tools, rates its own": [one.rater for one in seeds],
     }
     ways = {
         "first": "first",
@@ -317,7 +290,6 @@ def _choices_table(results: Results) -> list[str]:
         [
             [model, name, text, *_cells(results, trials, f"{split}/{way}", COMPARED)]
             for model, trials in models.items()
-            if any(results.get(trial) for trial in trials)
             for split, text in SPLITS.items()
             for way, name in ways.items()
         ],
