@@ -122,7 +122,7 @@ def lamda_137b(folder: str = "~/lamda", data: int = 32, model: int = 64):
 
 
 LENGTH = 128  # tokens per row of the small model
-INVENTED_SHARE = 0.9  # of the questions that teach tools; without, few results are copied rightly
+INVENTED_SHARE = 0.9  # of the questions that teach tools; with 0, few results are copied rightly
 
 
 def _tokenizer():

@@ -104,7 +104,7 @@ def documented_facts(
 ) -> tuple[Fact, ...]:
     """Returns the purposes of functions, from the first sentences of their docstrings.
 
-    A function's subject is its unqualified name; a name that several functions share is left out.
+    A function's subject is its unqualified name; a name with several purposes is left out.
     Raises DataError if a package is not installed.
     """
     index = open_index(functions, progress=progress)

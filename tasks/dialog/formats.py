@@ -5,8 +5,7 @@
 
 (Thoppilan et al. 2022, sec. 6.1.) Words in capitals and ratings are sentinels: token ids to which
 no text is encoded, so that a text with such a word cannot forge a sentinel. Turns follow one
-another, each after the sentinel of its speaker, except for a user's turn at the beginning. So the
-tokens of a conversation only grow, and caches of its beginning stay valid.
+another, each after the sentinel of its speaker, except for a user's turn at the beginning.
 
 A context that is too long loses its first turns. If its last turn alone is too long, this turn
 loses its first tokens.

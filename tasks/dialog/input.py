@@ -45,9 +45,9 @@ class DialogInput(Input):
 
     An example of `generative` is a turn of the model that follows another turn, with the loss on
     the model's turn and the end after it. An example of `discriminative` is a rating of such a
-    turn, with the loss on the rating. An example of `text` is a whole dialog for pre-training, with
-    the loss on every token. `tasks/dialog/formats.py` describes the tokens. To learn several
-    objectives, mix inputs by `Mixture`.
+    turn, with the loss on the rating. An example of `text` is a dialog for pre-training, or a part
+    of a long one, with the loss on every token. `tasks/dialog/formats.py` describes the tokens. To
+    learn several objectives, mix inputs by `Mixture`.
 
     With `shares_prefix`, all ratings of a response follow one copy of it, which saves most tokens:
     the attributes follow one another, each predicts its rating, and no rating is an input. With
@@ -118,7 +118,7 @@ class DialogInput(Input):
         return self.dialog_prompt([Turn("user", text)])
 
     def dialog_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """Returns the prompt for an answer to turns; a long one loses its first tokens."""
+        """Returns the prompt for an answer to turns; a long one loses its first turns."""
         ids = formats.response_prefix(turns, tokenizer=self.tokenizer, max_tokens=self.p.length)
         return Prompt(np.append(self.tokenizer.start_id, ids).astype(np.int32), is_answered=True)
 

@@ -1,8 +1,8 @@
 """Rates a model's answers by the same rules that planted the ratings of templated dialogs.
 
-A judge recognizes the sentences of `wordings.py`, train and held out. Any other sentence counts as
-an unsupported claim, and is not sensible. The fallback sentences of `Research` and `Ranking`, for
-no answer or no safe one, count as vague answers.
+A judge recognizes the answers, vague answers, consents, refusals and endings of `wordings.py`,
+train and held out. Any other sentence counts as an unsupported claim, and is not sensible. The
+fallback sentences of `Research` and `Ranking`, for no answer or no safe one, count as vague.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
     has_claims: bool  # about the world, as opposed to vague answers, consents and refusals
     is_supported: bool  # its claims are true
 
-    def line(self) -> dict[str, Any]:
+    def human_ratings(self) -> dict[str, Any]:
         """Returns the ratings as if all raters agreed, in the form of `tasks/dialog/ratings.py`."""
         quality = ("sensible", "specific", "interesting")
         lists = {name: _votes(self.ratings[name], 5) for name in quality}

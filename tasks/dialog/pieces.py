@@ -22,7 +22,8 @@ class DialogPieces(LearnedPieces):
     def texts(self) -> Sequence[bytes]:
         dialogs = [dialog for source in self._sources for dialog in source.dialogs()]
         turns = [turn.text.encode() for dialog in dialogs for turn in dialog.turns]
-        return [*turns, *self.sample_source(max_bytes=sum(map(len, turns)))]
+        max_bytes = min(sum(map(len, turns)), self.p.max_bytes)
+        return [*turns, *self.sample_source(max_bytes=max_bytes)]
 
     def text_id(self) -> str:
         return " ".join([super().text_id(), *(source.content_id() for source in self._sources)])

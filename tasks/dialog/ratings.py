@@ -21,7 +21,9 @@ about the world, whether known sources support the claims, and whether they are 
     informativeness     responses with supported claims / all responses
     citation_accuracy   responses that cite a URL / responses with claims that are not well known
 
-    python -c "from tasks.dialog import ratings; print(ratings.table(ratings.read('a.jsonl')))"
+    import lingo
+    from tasks.dialog import ratings
+    print(ratings.table(ratings.read("a.jsonl")))
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ def states(ratings: Mapping[str, Any], where: str = "ratings") -> dict[str, Stat
         wanted = ", ".join([*_QUALITIES, "violations", *_CLAIMS])
         raise CorruptRecord(f"{where}: it has no ratings: wanted some of {wanted}.")
     return {
-        name: mean(int(is_positive), int(counts)) for name, (is_positive, counts) in counts.items()
+        name: mean(int(is_positive), int(is_counted))
+        for name, (is_positive, is_counted) in counts.items()
     }
 
 

@@ -8,7 +8,7 @@
     model   User, Banks write JPY for the Japanese Yen.
 
 The tools' turns are the tools' real answers. If these do not contain the fact in question, the
-model says that it does not know.
+model's answer is vague.
 
 A small model that remembers the facts of training need not learn to copy what tools find. So a
 share of the questions has invented names, the same in all turns. An invented name is the beginning

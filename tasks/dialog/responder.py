@@ -1,7 +1,7 @@
 """Answers a conversation as LaMDA does: with tools, and with the best of several candidates.
 
 `lingo chat --set=chat=DialogResponder` and the server's `:chat` use it; `--tools=off` and
-`/tools off` answer without tools.
+`/tools off` answer without tools. A query that the model still writes is then taken as its answer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class DialogResponder(Responder):
         draft = _Draft(model, tuple(turns), options, self.ranking)
         if options.tools == "off":
             output = yield from draft.write(draft.seen)
-            answer = Answer(parse_message(output).text, "answered", outputs=(output,))
+            message = parse_message(output)
+            ending = "answered" if message.is_well_formed else "malformed"
+            answer = Answer(message.text, ending, outputs=(output,))
         else:
             answer = yield from self._research(draft)
         yield answer.text
@@ -86,17 +88,22 @@ class _Draft:
         queries = [text for text in texts if can_ask and parse_message(text).recipient == "TS"]
         if 2 * len(queries) > len(texts):
             return Counter(queries).most_common(1)[0][0]
-        answers = [parse_message(text).text for text in texts if text not in queries]
-        return f"User, {self._best(ranking, answers)}"
+        drafts = [text for text in texts if text not in queries]
+        answers = [parse_message(draft).text for draft in drafts]
+        best = self._best(ranking, answers)
+        return f"User, {ranking.p.fallback}" if best is None else drafts[answers.index(best)]
 
-    def _best(self, ranking: Ranking, texts: Sequence[str]) -> str:
-        """Returns the best of some answers, which are rated as if there had been no searches."""
+    def _best(self, ranking: Ranking, texts: Sequence[str]) -> str | None:
+        """Returns the best of some answers, or None if all are left out.
+
+        They are rated as if there had been no searches.
+        """
         candidates = ranking.candidates(self._model, self.seen, texts)
         ranked = ranking.sort(candidates)
         unsafe = [candidate for candidate in candidates if candidate not in ranked]
-        self.candidates += [_row(safe, ranking.quality(safe.ratings)) for safe in ranked]
+        self.candidates = [_row(safe, ranking.quality(safe.ratings)) for safe in ranked]
         self.candidates += [_row(candidate, None) for candidate in unsafe]
-        return ranked[0].text if ranked else ranking.p.fallback
+        return ranked[0].text if ranked else None
 
 
 def _append(context: Turns, search: Search) -> Turns:
@@ -162,7 +169,7 @@ def _details(answer: Answer) -> dict[str, Any]:
     ]
     return {
         "ending": answer.ending,
-        "written by the model": [[output] for output in answer.outputs],
+        "written by the model": [{"text": output} for output in answer.outputs],
         "calls of tools": calls,
         "citations": citations,
     }

@@ -9,10 +9,9 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
-import pathlib
 import random
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from lingo.config import ranges
 from lingo.data.files import DataError
@@ -26,7 +25,7 @@ from tasks.dialog.tools.calculator import Calculator
 from tasks.dialog.tools.fact_retrieval import FactRetrieval
 from tasks.dialog.tools.tool import Tool
 from tasks.dialog.tools.translator import Translator
-from tasks.dialog.turns import Dialog, DialogSource, Turn
+from tasks.dialog.turns import Dialog, DialogSource, Turn, to_json
 from tasks.dialog.writer import Asked, Writer
 
 _FOLDER = Path(__file__).parent
@@ -46,6 +45,8 @@ class TemplateDialogs(DialogSource):
     seed: int = 0  # of the dialogs; the seed of a run only changes their order
     functions: Signatures = facts.FUNCTIONS  # functions that are asked about
 
+    has_small_talk: ClassVar[bool] = True  # whether `train` has small talk
+
     def check(self) -> None:
         ranges.check_positive(self.p, "num_dialogs")
 
@@ -57,10 +58,10 @@ class TemplateDialogs(DialogSource):
     def dialogs(self, *, progress: Progress | None = None) -> list[Dialog]:
         writer = self._writer(progress=progress)
         dialogs = [writer.dialog(rng) for rng in self._generators()]
-        return dialogs + (small_talk() if self.p.split == "train" else [])
+        return dialogs + self._small_talk()
 
     def content_id(self) -> str:
-        """Returns a digest of the facts and of the code that writes dialogs.
+        """Returns a digest of the facts, the small talk and the code that writes dialogs.
 
         The dialogs themselves would take seconds to write, again for each input of an experiment.
         """
@@ -70,21 +71,30 @@ class TemplateDialogs(DialogSource):
                 code.update(path.read_bytes())
         functions = open_index(self.functions).digest
         tables = importlib.metadata.version("babel")
+        for dialog in self._small_talk():
+            code.update(to_json(dialog).encode())
         return f"{self.p} {functions} {tables} {code.hexdigest()}"
 
     def questions(self) -> list[Asked]:
-        """Returns `num_dialogs` questions and requests, one per dialog's random generator."""
+        """Returns `num_dialogs` questions and requests; they are not those of `dialogs`."""
         writer = self._writer()
         return [writer.ask(rng) for rng in self._generators()]
 
     def remarks(self) -> list[str]:
-        if self.p.split == "train" and not small_talk():
+        if self._wants_small_talk and not small_talk():
             return ["no small talk: the package chatterbot-corpus is not installed"]
         return []
 
     def writer(self, known: list[Fact], *, heldout: bool) -> Writer:
         """Returns the writer of dialogs about some facts, in the wordings of a split."""
         return Writer(known, heldout=heldout)
+
+    @property
+    def _wants_small_talk(self) -> bool:
+        return self.has_small_talk and self.p.split == "train"
+
+    def _small_talk(self) -> list[Dialog]:
+        return small_talk() if self._wants_small_talk else []
 
     def _generators(self) -> list[random.Random]:
         p = self.p
@@ -107,6 +117,8 @@ class ResearchDialogs(TemplateDialogs):
     tools: list[Tool] = [Calculator, Translator, FactRetrieval]
     invented_share: float = 0.0  # share of the questions with invented names
 
+    has_small_talk = False
+
     def check(self) -> None:
         super().check()
         ranges.check_fraction(self.p, "invented_share")
@@ -114,12 +126,6 @@ class ResearchDialogs(TemplateDialogs):
     def setup(self) -> None:
         super().setup()
         self.tools: list[Tool] = [tool.build() for tool in self.p.tools]
-
-    def dialogs(self, *, progress: Progress | None = None) -> list[Dialog]:
-        return super().dialogs(progress=progress)[: self.p.num_dialogs]
-
-    def remarks(self) -> list[str]:
-        return []
 
     def writer(self, known: list[Fact], *, heldout: bool) -> Writer:
         share = self.p.invented_share
@@ -137,7 +143,7 @@ def small_talk() -> list[Dialog]:
     import yaml
 
     dialogs = []
-    for path in sorted((pathlib.Path(spec.origin).parent / "data/english").glob("*.yml")):
+    for path in sorted((Path(spec.origin).parent / "data/english").glob("*.yml")):
         try:
             content = yaml.safe_load(path.read_text())
             conversations = [list(map(str, texts)) for texts in content["conversations"]]

@@ -80,6 +80,23 @@ def test_fine_tuning_begins_with_every_weight_of_the_pre_trained_run() -> None:
     assert first == second
 
 
+@pytest.mark.parametrize(
+    ("has_tools", "source", "num_steps"),
+    [(True, "ResearchDialogs", 8000), (False, "TemplateDialogs", 2000)],
+)
+def test_tools_decide_the_dialogs_and_the_steps_of_fine_tuning(
+    has_tools: bool, source: str, num_steps: int
+) -> None:
+    cfg = registry.get(f"dialog.lamda.lamda_tiny_finetune(has_tools={has_tools})").params
+    generative = cfg.train_input.inputs["generative"].source
+    assert (generative.cls.__name__, cfg.max_steps) == (source, num_steps)
+
+
+def test_no_evaluation_has_invented_names() -> None:
+    inputs = get("lamda_tiny_finetune").eval_inputs.values()
+    assert [getattr(data.source, "invented_share", 0.0) for data in inputs] == [0.0] * 4
+
+
 def test_what_is_evaluated_is_held_out_by_fact_and_by_template() -> None:
     for name, objectives in (
         ("lamda_tiny", ["text"]),

@@ -30,7 +30,7 @@ def test_the_tables_are_those_of_the_results(results: Results) -> None:
 def test_a_cell_is_over_the_seeds_that_have_a_result(tmp_path) -> None:
     results = Results(tmp_path / "dialog.jsonl")
     for seed, area in ((0, 0.5), (2, 0.7)):
-        trial = dialog.models(seed).rated
+        trial = dialog.models(seed).without_tools
         metrics = {f"heldout_facts/auc/{ATTRIBUTES[0]}": area}
         results.add(Result(trial, identity(trial), "done", 1, metrics, 1.0, "commit"))
     _, _, first, *others = dialog.tables(results)["ratings"]

@@ -117,6 +117,46 @@ def test_a_trial_is_measured_while_another_one_is(results: Results, tmp_path: Pa
     assert results.metric(first, "met") == results.metric(second, "met") == 1.0
 
 
+def test_a_measurement_is_finished_when_another_one_fails(results: Results, tmp_path: Path) -> None:
+    first, second = Trial(EXPERIMENT, 1), Trial(EXPERIMENT, 2)
+    has_begun, has_failed = threading.Event(), threading.Event()
+
+    def measure(trial: Trial, run: Path) -> dict[str, float]:
+        del run
+        if trial == first:
+            has_begun.wait(timeout=60.0)
+            has_failed.set()
+            raise FailedTrial("no log")
+        has_begun.set()
+        return {"waited": float(has_failed.wait(timeout=60.0))}
+
+    folder = tmp_path / "runs"
+    with pytest.raises(FailedTrial, match="no log"):
+        run(
+            lambda _: [first, second],
+            results,
+            folder=folder,
+            num_workers=2,
+            seconds=60.0,
+            measure=measure,
+        )
+    assert [result.trial for result in reread(tmp_path)] == [second]
+    assert results.metric(second, "waited") == 1.0
+
+
+def test_the_seconds_of_a_resumed_trial_are_of_all_its_processes(
+    results: Results, tmp_path: Path
+) -> None:
+    trial = Trial(EXPERIMENT, 1)
+    path = tmp_path / "runs" / trial.name
+    path.mkdir(parents=True)
+    (path / runner.SECONDS).write_text("1000.0\n500.0\n")
+    assert run_all([trial], results, tmp_path)
+    result = reread(tmp_path).get(trial)
+    assert result is not None
+    assert 1500.0 < result.seconds < 1600.0
+
+
 def test_no_trial_starts_when_the_time_is_over(results: Results, tmp_path: Path) -> None:
     assert not run_all([Trial(EXPERIMENT)], results, tmp_path, seconds=0.0)
     assert not list(results)

@@ -14,6 +14,7 @@ import importlib
 import math
 import os
 import pkgutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,7 @@ def main(arguments: list[str]) -> int:
         print(f"its configuration has changed, delete its line: {result.trial}", file=sys.stderr)
     is_finished = True
     if not values.page:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         is_finished = run(
             study.trials,
             results,

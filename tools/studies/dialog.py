@@ -32,6 +32,7 @@ from tools.studies.trial import PRETRAINED, SEEDS, Results, Trial
 PAGE = Path(__file__).parent.parent.parent / "docs" / "dialog_study.md"
 
 SPLITS = {"heldout_facts": "held-out facts", "heldout_templates": "held-out sentences"}
+# Who changes one of these deletes the lines of docs/results/dialog.jsonl: no digest has them.
 SEED = 1  # of the dialogs that are measured: evaluations while training have 0
 NUM_RATED_DIALOGS, NUM_BAG_DIALOGS, NUM_FILTERED_DIALOGS = 300, 10_000, 8_000
 NUM_QUESTIONS, MAX_TOKENS = 60, 80
@@ -39,7 +40,10 @@ MIN_QUALITY = 2.0
 FILTERED = "filtered.jsonl"
 
 FINETUNE = "dialog.lamda.lamda_tiny_finetune"
-RATED, CONTINUED = f"{FINETUNE}(has_tools=False)", f"{FINETUNE}(has_tools=False,num_steps=1000)"
+WITHOUT_TOOLS, CONTINUED = (
+    f"{FINETUNE}(has_tools=False)",
+    f"{FINETUNE}(has_tools=False,num_steps=1000)",
+)
 
 METRICS = {
     "sensibleness": "sensible",
@@ -56,10 +60,10 @@ class Models(NamedTuple):
     """The trials of one seed."""
 
     pretrained: Trial
-    rated: Trial  # fine-tuned to respond and to rate
-    tools: Trial  # and to ask tools
-    unfiltered: Trial  # `rated`, and more of the same
-    filtered: Trial  # `rated`, and more of those dialogs that it finds good itself
+    without_tools: Trial  # fine-tuned to respond and to rate
+    with_tools: Trial  # and to ask tools
+    unfiltered: Trial  # `without_tools`, and more of the same
+    filtered: Trial  # `without_tools`, and more of those dialogs that it finds good itself
 
 
 def models(seed: int) -> Models:
@@ -68,20 +72,20 @@ def models(seed: int) -> Models:
     few = f"train_input.inputs['generative'].source.num_dialogs={NUM_FILTERED_DIALOGS}"
     data = f"train_input.inputs['generative'].source=DialogFiles(pattern={PRETRAINED}/{FILTERED})"
     pretrained = Trial("dialog.lamda.lamda_tiny", seed)
-    rated = Trial(RATED, seed, start, pretrained)
-    tools = Trial(FINETUNE, seed, start, pretrained)
+    without_tools = Trial(WITHOUT_TOOLS, seed, start, pretrained)
+    with_tools = Trial(FINETUNE, seed, start, pretrained)
     return Models(
         pretrained,
-        rated,
-        tools,
-        Trial(CONTINUED, seed, (*start, few), rated),
-        Trial(CONTINUED, seed, (*start, data), rated),
+        without_tools,
+        with_tools,
+        Trial(CONTINUED, seed, (*start, few), without_tools),
+        Trial(CONTINUED, seed, (*start, data), without_tools),
     )
 
 
 def trials(results: Results) -> Iterator[Trial]:
     """Yields the trials, seed by seed."""
-    del results  # none depends on another
+    del results  # none decides which trials there are
     for one in _seeds():
         yield from one
 
@@ -101,16 +105,16 @@ def measure(trial: Trial, run: Path) -> dict[str, float]:
     )
     ways |= {} if trial == of_seed.pretrained else {"ranked": Ranking.params()}
     for split in SPLITS:
-        if trial in (of_seed.rated, of_seed.tools):
+        if trial in (of_seed.without_tools, of_seed.with_tools):
             found |= _with_prefix(f"{split}/auc", _areas(model, split))
-        if trial == of_seed.rated:
+        if trial == of_seed.without_tools:
             found |= _with_prefix(f"{split}/bag", _bag_areas(split))
         for way, ranking in ways.items():
             chosen, *of_candidates = _answers(model, split, ranking)
             found |= _with_prefix(f"{split}/{way}", chosen)
             for name, values in zip(("random", "often"), of_candidates, strict=True):
                 found |= _with_prefix(f"{split}/{name}", values)
-    if trial == of_seed.rated:
+    if trial == of_seed.without_tools:
         _filter(model, run / FILTERED)
     return found
 
@@ -194,7 +198,7 @@ def _answers(model: Trained, split: str, ranking: Any) -> list[dict[str, float]]
 def _states(verdict: Verdict, times: int) -> dict[str, dict[str, Any]]:
     return {
         name: {key: times * value for key, value in state.items()}
-        for name, state in states(verdict.line()).items()
+        for name, state in states(verdict.human_ratings()).items()
     }
 
 
@@ -238,9 +242,9 @@ def _ratings_table(results: Results) -> list[str]:
         [
             name,
             text,
-            _area(results, [one.rated for one in seeds], f"{split}/auc/{name}"),
-            _area(results, [one.tools for one in seeds], f"{split}/auc/{name}"),
-            _area(results, [one.rated for one in seeds], f"{split}/bag/{name}"),
+            _area(results, [one.without_tools for one in seeds], f"{split}/auc/{name}"),
+            _area(results, [one.with_tools for one in seeds], f"{split}/auc/{name}"),
+            _area(results, [one.without_tools for one in seeds], f"{split}/bag/{name}"),
         ]
         for split, text in SPLITS.items()
         for name in ATTRIBUTES
@@ -260,8 +264,8 @@ def _answers_table(results: Results) -> list[str]:
     seeds = _seeds()
     rows: Mapping[str, tuple[list[Trial], str]] = {
         "pre-trained": ([one.pretrained for one in seeds], "first"),
-        "fine-tuned": ([one.rated for one in seeds], "ranked"),
-        "fine-tuned, with tools": ([one.tools for one in seeds], "ranked"),
+        "fine-tuned": ([one.without_tools for one in seeds], "ranked"),
+        "fine-tuned, with tools": ([one.with_tools for one in seeds], "ranked"),
     }
     return table(
         ["model", "questions", *METRICS.values()],
@@ -276,8 +280,8 @@ def _answers_table(results: Results) -> list[str]:
 def _choices_table(results: Results) -> list[str]:
     seeds = _seeds()
     models = {
-        "fine-tuned": [one.rated for one in seeds],
-        "with tools": [one.tools for one in seeds],
+        "fine-tuned": [one.without_tools for one in seeds],
+        "with tools": [one.with_tools for one in seeds],
     }
     ways = {
         "first": "first",

@@ -1,7 +1,7 @@
 """Runs the trials of a study that have no result yet.
 
-Each is a `lingo train` of its own on its share of the processor's cores: two small networks on a
-core each train more images a second than one on two cores.
+Each is a `lingo train` process with a share of the cores. Two small networks with a core each train
+faster in all than one after the other on two cores.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from tools.studies.trial import Result, Results, State, Trial, identity
 PROGRAM = (sys.executable, "-P", "-m", "lingo.cli.main")
 POLL_SECONDS = 0.2
 
-Trials = Callable[[Results], Iterable[Trial]]
-"""Yields the trials of a study, the most wanted first, as far as the results at hand tell them: the
-seeds of the best learning rate are known when all learning rates have been tried."""
+SECONDS, RESULT = "seconds.txt", "result.json"
+"""Files in a run's directory: the seconds of each process that trained it, a line each; its result,
+which is there when it has been measured."""
 
+Trials = Callable[[Results], Iterable[Trial]]
+"""Yields the trials of a study, the most wanted first. It is called again with new results, which
+may add trials, such as more seeds of the best learning rate."""
 
 Measure = Callable[[Trial, Path], dict[str, float]]
 """Returns more metrics of the run in a directory, when its training is done."""
@@ -45,7 +48,12 @@ class _Running:
     process: subprocess.Popen[bytes]
     digest: tuple[str, ...]  # its `identity`
     start: float  # by time.monotonic()
-    result: Future[Result] | None = None  # None: it trains; else it is measured
+    measurement: Future[Result] | None = None  # None: it trains
+
+    def note_seconds(self, path: Path) -> None:
+        """Adds the seconds of its process to the directory of its run."""
+        with (path / SECONDS).open("a") as file:
+            file.write(f"{time.monotonic() - self.start:.1f}\n")
 
 
 def run(
@@ -59,8 +67,9 @@ def run(
 ) -> bool:
     """Runs trials, and adds their results; returns whether none is left.
 
-    No trial starts after `seconds`. Directories of runs stay in `folder`, so that a trial
-    that was interrupted is resumed by the next call. Raises FailedTrial for a trial that failed.
+    No trial starts after `seconds`. Directories of runs stay in `folder`, so that a trial that was
+    interrupted is resumed by the next call. Measurements that have begun are finished in any case.
+    Raises FailedTrial for a trial that failed, and what `measure` raises.
     """
     deadline = time.monotonic() + seconds
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,20 +86,30 @@ def run(
             if not running:
                 return next(_next_trials(trials, results, folder, ()), None) is None
             for slot, one in list(running.items()):
-                if one.result is None and one.process.poll() is not None:
+                if one.measurement is None and one.process.poll() is not None:
+                    one.note_seconds(folder / one.trial.name)
                     result = _result(one, folder)
-                    one.result = measuring.submit(_measured, result, folder, measure)
-                if one.result is not None and one.result.done():
+                    one.measurement = measuring.submit(_measured, result, folder, measure)
+                if one.measurement is not None and one.measurement.done():
                     del running[slot]
-                    result = one.result.result()
-                    results.add(result)
-                    print(f"{result.trial.name}: {result.state}, {result.metrics}", flush=True)
+                    _add(one.measurement.result(), results, folder)
             time.sleep(POLL_SECONDS)
     finally:
-        for one in running.values():  # they save, and are resumed by the next call
-            one.process.terminate()
-            one.process.wait()
-        measuring.shutdown(wait=False, cancel_futures=True)
+        for one in running.values():
+            if one.process.poll() is None:  # it saves, and is resumed by the next call
+                one.process.terminate()
+                one.process.wait()
+                one.note_seconds(folder / one.trial.name)
+        measuring.shutdown()
+        for one in running.values():
+            if one.measurement is not None and one.measurement.exception() is None:
+                _add(one.measurement.result(), results, folder)
+
+
+def _add(result: Result, results: Results, folder: Path) -> None:
+    results.add(result)
+    (folder / result.trial.name / RESULT).write_text(result.line())
+    print(f"{result.trial.name}: {result.state}, {result.metrics}", flush=True)
 
 
 def _measured(result: Result, folder: Path, measure: Measure | None) -> Result:
@@ -120,12 +139,11 @@ def _next_trials(
 
 
 def _is_trained(trial: Trial, results: Results, folder: Path) -> bool:
-    """Returns whether a trial has a result, and its run in a folder is over.
+    """Returns whether a trial has a result, and so has its run in a folder.
 
     Results are in the repository, runs are not. So a new checkout has results without runs.
     """
-    status = RunDirectory(folder / trial.name).status()
-    return results.get(trial) is not None and status is not None and status.is_over
+    return results.get(trial) is not None and (folder / trial.name / RESULT).exists()
 
 
 def _start(trial: Trial, folder: Path, slot: int, num_workers: int) -> _Running:
@@ -148,7 +166,9 @@ def _result(one: _Running, folder: Path) -> Result:
     if code not in states:
         log = (path / LOG).read_text().strip().splitlines()
         raise FailedTrial(f"{path} ended with code {code}: {log[-1] if log else 'no output'}")
-    rows = [row for row in RunDirectory(path).metrics.read() if any("eval/" in k for k in row)]
+    rows = [
+        row for row in RunDirectory(path).metrics.read() if any(k.startswith("eval/") for k in row)
+    ]
     last = rows[-1] if rows else {"step": 0}
     return Result(
         trial=one.trial,
@@ -156,6 +176,6 @@ def _result(one: _Running, folder: Path) -> Result:
         state=states[code],
         step=last["step"],
         metrics={k.removeprefix("eval/"): v for k, v in last.items() if k.startswith("eval/")},
-        seconds=round(time.monotonic() - one.start, 1),
+        seconds=round(sum(map(float, (path / SECONDS).read_text().split())), 1),
         commit=current_commit(),
     )

@@ -1,8 +1,8 @@
 """A trial of a study, its result, and the file that keeps results.
 
 A study takes hours, so each result becomes a line of `docs/results/<study>.jsonl` as soon as there
-is one. A line has the digests of the configuration that was trained, and of that whose weights it
-began with: if one of them changes, the line no longer counts, and the trial is run again.
+is one. A line has the digests of the trained configuration and of the configurations it starts
+from. A line whose digest has changed does not count, and its trial runs again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def over_seeds(trial: Trial) -> list[Trial]:
 
 
 def over_seeds_of_both(trial: Trial) -> list[Trial]:
-    """Returns a trial with each of the seeds, which the trial it starts from has, too."""
+    """Returns a trial with each of the seeds; its start has the same seed."""
     return [
         trial._replace(seed=seed, start=trial.start and trial.start._replace(seed=seed))
         for seed in SEEDS
@@ -92,9 +92,9 @@ def configuration_digest(trial: Trial) -> str:
 
 
 def identity(trial: Trial) -> tuple[str, ...]:
-    """Returns what trials have in common whose results are the same: several names, one training.
+    """Returns the key of a trial's result: trials with equal keys are one training with two names.
 
-    They are the digests of its configuration, and of those that it starts from.
+    It has the digests of the trial's configuration and of the configurations it starts from.
     """
     return (configuration_digest(trial), *(identity(trial.start) if trial.start else ()))
 
@@ -107,7 +107,7 @@ class Result(NamedTuple):
     state: State  # "diverged": it stopped, since its loss or gradient was not finite
     step: int  # of the last evaluation; 0: there was none
     metrics: dict[str, float]  # of that evaluation, by TensorBoard tag
-    seconds: float  # from the start of its process to its end
+    seconds: float  # of its processes, from start to end: a resumed training has several
     commit: str  # of lingo
 
     def line(self) -> str:
@@ -139,7 +139,7 @@ class Results:
         return result.metrics.get(tag) if result and result.state == "done" else None
 
     def add(self, result: Result) -> None:
-        """Adds a result, and a line to the file: those that other processes write there stay.
+        """Adds a result, and appends a line to the file. Lines of other processes stay.
 
         Raises StorageError if the file cannot be written; it is as it was.
         """
@@ -163,9 +163,9 @@ def _read(path: Path) -> Iterable[Result]:
     if not path.exists():
         return
     for line in path.read_text().splitlines():
-        fields = json.loads(line)
-        trial, digest = _read_trial(fields["trial"]), tuple(fields["digest"])
-        yield Result(**fields | {"trial": trial, "digest": digest})
+        values = json.loads(line)
+        trial, digest = _read_trial(values["trial"]), tuple(values["digest"])
+        yield Result(**values | {"trial": trial, "digest": digest})
 
 
 def _trial_fields(trial: Trial) -> dict[str, Any]:
@@ -173,6 +173,6 @@ def _trial_fields(trial: Trial) -> dict[str, Any]:
     return trial._asdict() | {"start": start}
 
 
-def _read_trial(fields: dict[str, Any]) -> Trial:
-    start = fields["start"] and _read_trial(fields["start"])
-    return Trial(**fields | {"overrides": tuple(fields["overrides"]), "start": start})
+def _read_trial(values: dict[str, Any]) -> Trial:
+    start = values["start"] and _read_trial(values["start"])
+    return Trial(**values | {"overrides": tuple(values["overrides"]), "start": start})

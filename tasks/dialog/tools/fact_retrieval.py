@@ -14,7 +14,8 @@ class FactRetrieval(Retrieval):
     """Answers `Japan currency` with `Japan / currency / Japanese Yen`.
 
     It has the facts of `tasks/dialog/facts.py`, except for two kinds: `Translator` knows words in
-    other languages, and `Calculator` arithmetic. Raises MissingPackage without Babel.
+    other languages, and `Calculator` arithmetic. Facts of `file` are added. Raises MissingPackage
+    without Babel.
     """
 
     functions: Signatures = facts.FUNCTIONS  # functions whose purposes are known
@@ -30,3 +31,4 @@ class FactRetrieval(Retrieval):
             if fact.kind != "word":
                 source = "docstrings" if fact.kind == "purpose" else "Unicode CLDR"
                 yield Entry(fact.subject, fact.relation, fact.value, source)
+        yield from super().entries()

@@ -7,8 +7,8 @@
             head, _, word = query.partition("length of ")
             return [] if head or not word else [str(len(word))]
 
-A tool is configured like everything else: annotated attributes are its parameters, and `setup`
-prepares its calls.
+A tool is configured like everything else: annotated attributes are its parameters, `setup` runs
+when it is built, and `prepare` before its first call.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class ToolCall(NamedTuple):
 
 
 class Toolset(Configurable):
-    """Tools that are tried in order; by default the calculator, the translator and retrieval.
+    """Tools that all get each query; by default the calculator, the translator and retrieval.
 
     A tool that raises an exception or takes longer than `timeout_seconds` costs only its own
     answers.

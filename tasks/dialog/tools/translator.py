@@ -54,7 +54,7 @@ class Translator(Tool):
 
 
 def _translate(term: str, code: str) -> Iterator[str]:
-    """Yields the translations of a term, in lower case, into the language with a code."""
+    """Yields translations into the language with a code; `term` is in lower case."""
     phrases = _phrases().get(code) or _phrases().get(code.partition("_")[0], {})
     if phrase := phrases.get(_SYNONYMS.get(term, term)):
         yield Snippet(phrase, "lingo's table of phrases")

@@ -67,7 +67,7 @@ def test_a_wrong_value_is_not_supported_and_other_words_are_not_sensible(
 
 
 def test_metrics_of_a_verdict_are_those_of_raters_who_agree() -> None:
-    found = states(Judge(known())(ASKED, "In Japan you need the Euro.").line())
+    found = states(Judge(known())(ASKED, "In Japan you need the Euro.").human_ratings())
     values = {name: (state["sum"], state["weight"]) for name, state in found.items()}
     assert values["sensibleness"] == values["specificity"] == values["safety"] == (1, 1)
     assert values["interestingness"] == values["groundedness"] == (0, 1)

@@ -149,6 +149,14 @@ def test_without_tools_the_text_of_a_query_is_a_candidate(
     assert Chat(model, rated, ChatOptions(tools="off")).say("135+7721") == "good"
 
 
+def test_why_shows_what_the_model_wrote(model: Model, ranked: Chat) -> None:
+    model.others = ("good", "good", "good")
+    ranked.say("135+7721")
+    assert ranked.reply is not None
+    assert ranked.reply.details["written by the model"] == [{"text": "good"}]
+    assert ranked.reply.details["ending"] == "malformed"  # it names no recipient
+
+
 def test_if_all_candidates_are_left_out_a_plain_reply_is_the_answer(
     model: Model, ranked: Chat
 ) -> None:

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from lingo.data.files import DataError
-from tasks.dialog.templates import small_talk
+from tasks.dialog.templates import ResearchDialogs, TemplateDialogs, small_talk
 from tasks.dialog.turns import Dialog, Turn
 
 
@@ -30,6 +30,18 @@ def test_conversations_are_turns_of_user_and_model_in_the_order_of_files(folder)
         Dialog((Turn("user", "What's up?"), Turn("model", "Not much."))),
         Dialog((Turn("user", "Hi"), Turn("model", "Hello."), Turn("user", "42"))),
     ]
+
+
+def test_the_id_of_dialogs_changes_with_their_small_talk(folder: pathlib.Path) -> None:
+    def ids() -> list[str]:
+        sources = [TemplateDialogs.params(num_dialogs=1), ResearchDialogs.params(num_dialogs=1)]
+        return [params.build().content_id() for params in sources]
+
+    before = ids()
+    (folder / "a.yml").write_text("conversations:\n- - Hi\n  - Hello.\n")
+    after = ids()
+    assert after[0] != before[0]
+    assert after[1] == before[1]  # it has no small talk
 
 
 @pytest.mark.parametrize("text", ["conversations", "conversations: 3", "categories: []", "a: [b"])
