@@ -215,8 +215,8 @@ def lamda_tiny_finetune(
     rows have ratings, which take few tokens, because a response's four ratings share its tokens.
     The other rows have responses based on tools; without `has_tools`, they have the rated
     responses, good and bad. `num_steps` is 8,000 with tools, else 2,000. With seed 0, areas under
-    the ROC curve on held-out subjects are 1.00 (unsafe), 0.98 (interesting), 0.99 (specific) and
-    0.99 (sensible), and tools support 79 % of the claims. See docs/dialog_study.md.
+    the ROC curve on held-out subjects are 1.00 (unsafe, interesting) and 0.99 (specific, sensible),
+    and tools support 79 % of the claims. See docs/dialog_study.md.
 
     lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
     lingo train --exp=dialog.lamda.lamda_tiny_finetune --logdir=runs/lamda_tiny_finetune \\
