@@ -44,7 +44,7 @@ def test_rates_grow_with_the_batch_and_are_a_factor_of_four_apart(none: Results)
             assert rates[-2:] == pytest.approx([rate * batch / 64, 4 * rate * batch / 64], rel=1e-3)
             assert all(b == pytest.approx(4 * a, rel=1e-3) for a, b in pairwise(rates))
             assert lingo.get(tried[0].experiment).train_input.batch_size == batch
-    assert len({identity(trial) for trial in large_batch.trials(none)}) == 36
+    assert len({identity(trial) for trial in large_batch.trials(none)}) == 38
 
 
 def test_groups_are_one_image_some_images_or_the_batch() -> None:

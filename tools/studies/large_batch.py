@@ -22,7 +22,9 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "large_batch_study.md"
 BATCHES = (64, 512, 4096)
 RATES = {"rmsprop": 2e-3, "lars": 0.5}
 """The middle learning rate in batches of 64, by optimizer; it grows with the batch."""
-FACTORS = {batch: (1 / 4, 1.0, 4.0) for batch in BATCHES} | {4096: (1 / 16, 1 / 4, 1.0, 4.0)}
+FACTORS = {batch: (1 / 4, 1.0, 4.0) for batch in BATCHES} | {
+    4096: (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0)
+}
 """The learning rates that are tried, over the middle one."""
 
 GROUPS = {"1": 1, "32": 32, "all": 512}
