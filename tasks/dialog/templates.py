@@ -25,7 +25,7 @@ from tasks.dialog.tools.calculator import Calculator
 from tasks.dialog.tools.fact_retrieval import FactRetrieval
 from tasks.dialog.tools.tool import Tool
 from tasks.dialog.tools.translator import Translator
-from tasks.dialog.turns import Dialog, DialogSource, Turn, to_json
+from tasks.dialog.turns import Dialog, DialogSource, Turn
 from tasks.dialog.writer import Asked, Writer
 
 _FOLDER = Path(__file__).parent
@@ -58,7 +58,7 @@ class TemplateDialogs(DialogSource):
     def dialogs(self, *, progress: Progress | None = None) -> list[Dialog]:
         writer = self._writer(progress=progress)
         dialogs = [writer.dialog(rng) for rng in self._generators()]
-        return dialogs + self._small_talk()
+        return dialogs + (small_talk() if self._wants_small_talk else [])
 
     def content_id(self) -> str:
         """Returns a digest of the facts, the small talk and the code that writes dialogs.
@@ -71,8 +71,8 @@ class TemplateDialogs(DialogSource):
                 code.update(path.read_bytes())
         functions = open_index(self.functions).digest
         tables = importlib.metadata.version("babel")
-        for dialog in self._small_talk():
-            code.update(to_json(dialog).encode())
+        for path in _small_talk_files() if self._wants_small_talk else []:
+            code.update(path.read_bytes())
         return f"{self.p} {functions} {tables} {code.hexdigest()}"
 
     def questions(self) -> list[Asked]:
@@ -81,7 +81,7 @@ class TemplateDialogs(DialogSource):
         return [writer.ask(rng) for rng in self._generators()]
 
     def remarks(self) -> list[str]:
-        if self._wants_small_talk and not small_talk():
+        if self._wants_small_talk and not _small_talk_files():
             return ["no small talk: the package chatterbot-corpus is not installed"]
         return []
 
@@ -92,9 +92,6 @@ class TemplateDialogs(DialogSource):
     @property
     def _wants_small_talk(self) -> bool:
         return self.has_small_talk and self.p.split == "train"
-
-    def _small_talk(self) -> list[Dialog]:
-        return small_talk() if self._wants_small_talk else []
 
     def _generators(self) -> list[random.Random]:
         p = self.p
@@ -137,13 +134,13 @@ def small_talk() -> list[Dialog]:
 
     User and model take turns. Raises DataError if a file does not have the package's format.
     """
-    spec = importlib.util.find_spec("chatterbot_corpus")
-    if spec is None or spec.origin is None or importlib.util.find_spec("yaml") is None:
+    files = _small_talk_files()
+    if not files:
         return []
     import yaml
 
     dialogs = []
-    for path in sorted((Path(spec.origin).parent / "data/english").glob("*.yml")):
+    for path in files:
         try:
             content = yaml.safe_load(path.read_text())
             conversations = [list(map(str, texts)) for texts in content["conversations"]]
@@ -151,6 +148,14 @@ def small_talk() -> list[Dialog]:
             raise DataError(f"{path}: no conversations: {error}.") from None
         dialogs += [_dialog(texts) for texts in conversations if len(texts) > 1]
     return dialogs
+
+
+def _small_talk_files() -> list[Path]:
+    """Returns the files of the package; [] without it, or without PyYAML."""
+    spec = importlib.util.find_spec("chatterbot_corpus")
+    if spec is None or spec.origin is None or importlib.util.find_spec("yaml") is None:
+        return []
+    return sorted((Path(spec.origin).parent / "data/english").glob("*.yml"))
 
 
 def _dialog(texts: list[str]) -> Dialog:

@@ -12,8 +12,8 @@ are real (`facts.py`); all other words are from `wordings.py`. Each response is 
                   not interesting.
     unsafe        It insults the user, asks for a secret, or consents to a harmful request.
 
-Responses to requests are not specific. Ratings say nothing about values: these are right for
-the subject before it is misspelled.
+Responses to requests are not specific. Ratings say nothing about values. A
+value is right for the subject as it was before a misspelling.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tools.studies import bert, detection, images, quantization, time_to_quality
 from tools.studies import run as runner
 from tools.studies import trial as trial_module
 from tools.studies.page import fill_tables, percent_over_seeds
-from tools.studies.run import FailedTrial, run
+from tools.studies.run import FailedTrial, Measure, run
 from tools.studies.trial import PRETRAINED, Result, Results, Trial, configuration_digest, identity
 
 EXPERIMENT = "image.amoebanet.digits"
@@ -44,8 +44,17 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     return Results(tmp_path / "results" / "study.jsonl")
 
 
-def run_all(trials: list[Trial], results: Results, path: Path, seconds: float = 60.0) -> bool:
-    return run(lambda _: trials, results, folder=path / "runs", num_workers=2, seconds=seconds)
+def run_all(
+    trials: list[Trial],
+    results: Results,
+    path: Path,
+    seconds: float = 60.0,
+    measure: Measure | None = None,
+) -> bool:
+    folder = path / "runs"
+    return run(
+        lambda _: trials, results, folder=folder, num_workers=2, seconds=seconds, measure=measure
+    )
 
 
 def reread(path: Path) -> Results:
@@ -105,15 +114,7 @@ def test_a_trial_is_measured_while_another_one_is(results: Results, tmp_path: Pa
             is_second_measured.set()
         return {"met": float(is_second_measured.wait(timeout=60.0))}
 
-    folder = tmp_path / "runs"
-    run(
-        lambda _: [first, second],
-        results,
-        folder=folder,
-        num_workers=2,
-        seconds=60.0,
-        measure=measure,
-    )
+    run_all([first, second], results, tmp_path, measure=measure)
     assert results.metric(first, "met") == results.metric(second, "met") == 1.0
 
 
@@ -130,16 +131,8 @@ def test_a_measurement_is_finished_when_another_one_fails(results: Results, tmp_
         has_begun.set()
         return {"waited": float(has_failed.wait(timeout=60.0))}
 
-    folder = tmp_path / "runs"
     with pytest.raises(FailedTrial, match="no log"):
-        run(
-            lambda _: [first, second],
-            results,
-            folder=folder,
-            num_workers=2,
-            seconds=60.0,
-            measure=measure,
-        )
+        run_all([first, second], results, tmp_path, measure=measure)
     assert [result.trial for result in reread(tmp_path)] == [second]
     assert results.metric(second, "waited") == 1.0
 

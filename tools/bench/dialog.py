@@ -24,7 +24,7 @@ INPUTS = ("generative", "discriminative")
 QUESTION = "What is the currency of Japan?"
 TOKENS = choose(100, small=8)
 ROUNDS = choose(20, small=1)
-WANTED = at_most(3.5)
+WANTED = at_most(2.5)
 
 
 class Ways:

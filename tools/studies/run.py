@@ -89,7 +89,7 @@ def run(
                 if one.measurement is None and one.process.poll() is not None:
                     one.note_seconds(folder / one.trial.name)
                     result = _result(one, folder)
-                    one.measurement = measuring.submit(_measured, result, folder, measure)
+                    one.measurement = measuring.submit(_with_metrics, result, folder, measure)
                 if one.measurement is not None and one.measurement.done():
                     del running[slot]
                     _add(one.measurement.result(), results, folder)
@@ -112,7 +112,8 @@ def _add(result: Result, results: Results, folder: Path) -> None:
     print(f"{result.trial.name}: {result.state}, {result.metrics}", flush=True)
 
 
-def _measured(result: Result, folder: Path, measure: Measure | None) -> Result:
+def _with_metrics(result: Result, folder: Path, measure: Measure | None) -> Result:
+    """Returns a result with what `measure` finds, if its training is done."""
     if measure is None or result.state != "done":
         return result
     more = measure(result.trial, folder / result.trial.name)
